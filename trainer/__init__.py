@@ -1,0 +1,1 @@
+"""The PPO trainer: rollouts in, checkpoints out."""
