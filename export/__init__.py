@@ -1,0 +1,1 @@
+"""From a checkpoint or a foreign policy to a policy file that proves itself."""

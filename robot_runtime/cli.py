@@ -1,0 +1,233 @@
+"""The `surefoot` command: finds its verbs as entry points and turns their errors into one line.
+
+A verb is an entry point of the group `surefoot.commands`: a function `main(argv: list[str]) -> int`
+that gets the arguments after its name and returns an `ExitCode`. Only the verb that is called is
+imported, so `surefoot --help` is quick and works on a robot where no extra is installed.
+
+    0    good
+    1    ran, and what it judged failed its gate
+    2    bad input, or refused
+    70   internal error
+    130  interrupted
+"""
+
+import argparse
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from typing import Any, NoReturn
+
+from robot_runtime.errors import BadInput, ExitCode, MissingExtra, SurefootError
+
+COMMANDS = "surefoot.commands"
+"""The entry-point group of the verbs."""
+
+Main = Callable[[list[str]], int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verb:
+    """What the dispatcher knows about a verb of ours without importing it."""
+
+    summary: str
+    """One line for `surefoot --help`."""
+    extra: str | None = None
+    """The extra that brings its packages; None: the base install."""
+
+
+VERBS = {
+    "demo": Verb(summary="train, export, validate and run a quadruped, end to end", extra="all"),
+    "train": Verb(summary="train a policy with PPO", extra="train"),
+    "export": Verb(summary="turn a checkpoint into a policy file that proves itself", extra="export"),
+    "sim2sim": Verb(summary="validate a policy file in MuJoCo", extra="sim"),
+    "run": Verb(summary="run a policy file in real time on a robot, a mock or MuJoCo"),
+    "inspect": Verb(summary="print the contract of a policy file"),
+    "replay": Verb(summary="replay a flight log through its policy, bit for bit"),
+}
+
+_EXTRA_OF_MODULE = {
+    "torch": "train",
+    "gymnasium": "train",
+    "tyro": "train",
+    "tensorboard": "train",
+    "rich": "train",
+    "mujoco": "sim",
+    "matplotlib": "sim",
+    "onnx": "export",
+    "onnxscript": "export",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line and whose epilog keeps its line breaks.
+
+        parser = Parser("surefoot inspect", description="...", epilog="example:\n  surefoot ...")
+    """
+
+    def __init__(self, prog: str | None = None, **kwargs: Any) -> None:  # noqa: ANN401
+        """Take what `argparse.ArgumentParser` takes, with other defaults."""
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        # An abbreviation that is unique today breaks a script when an option is added.
+        kwargs.setdefault("allow_abbrev", False)
+        super().__init__(prog, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message as one line and exit with code 2.
+
+        Raises:
+            SystemExit: Always.
+        """
+        line = f"{self.prog}: error: {_one_line(message)} (see '{self.prog} --help')\n"
+        self.exit(ExitCode.BAD_INPUT, line)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb.
+
+    Args:
+        argv: The arguments after the program name; None: those of the process.
+
+    Returns:
+        The exit code, see the head of this module. Nothing but KeyboardInterrupt during the very
+        first lines can escape.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # Before numpy, onnxruntime or torch start their thread pools: their spinning threads cost more
+    # than they bring for networks of this size, and would steal time from the control loop.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    logging.basicConfig(
+        level=logging.INFO if _debug() else logging.WARNING,
+        format="surefoot: %(levelname)s: %(message)s",
+    )
+    who = _called(arguments)
+    try:
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+    except SystemExit as leave:
+        return _code_of(leave, who)
+    except BrokenPipeError:
+        # The interpreter flushes stdout at exit and would complain about the pipe once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.BROKEN_PIPE
+    except KeyboardInterrupt:
+        return _fail(who, "interrupted", ExitCode.INTERRUPTED)
+    except SurefootError as error:
+        return _fail(who, f"error: {_one_line(str(error))}", error.exit_code)
+    except Exception as error:  # noqa: BLE001 - the last one to catch it: one line for the user
+        hint = "" if _debug() else " (set SUREFOOT_DEBUG=1 for the traceback)"
+        text = f"internal error: {type(error).__name__}: {_one_line(str(error))}{hint}"
+        return _fail(who, text, ExitCode.INTERNAL)
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    """Answer `--help` and `--version`, or find the verb, import it and call it."""
+    verbs = {entry.name: entry for entry in entry_points(group=COMMANDS)}
+    name = arguments[0] if arguments else "--help"
+    if name in {"-h", "--help", "help"}:
+        print(_help(verbs))  # noqa: T201
+        return ExitCode.GOOD
+    if name in {"-V", "--version"}:
+        print(f"surefoot {_version()}")  # noqa: T201
+        return ExitCode.GOOD
+    if name not in verbs:
+        raise BadInput(f"unknown verb; there are: {', '.join(_ordered(verbs))}")
+    try:
+        run: Main = verbs[name].load()
+        return run(arguments[1:])
+    except ImportError as error:
+        raise _explained(name, error) from error
+
+
+def _explained(verb: str, error: ImportError) -> Exception:
+    """Turn a missing optional package into advice; leave any other import error as it is."""
+    module = (error.name or "").partition(".")[0]
+    if module not in _EXTRA_OF_MODULE:
+        return error
+    if not isinstance(error, ModuleNotFoundError):
+        return MissingExtra(f"package '{module}' is installed and does not import: {error}")
+    if module == "mujoco" and sys.version_info < (3, 11):
+        here = ".".join(map(str, sys.version_info[:2]))
+        return MissingExtra(f"package 'mujoco' needs Python 3.11 or newer, and this is {here}")
+    extra = (VERBS[verb].extra if verb in VERBS else None) or _EXTRA_OF_MODULE[module]
+    return MissingExtra(
+        f"package '{module}' is not installed; install it with: pip install 'surefoot[{extra}]'"
+    )
+
+
+def _help(verbs: dict[str, EntryPoint]) -> str:
+    """Say what `surefoot` is and list the verbs, importing none of them."""
+    lines = [
+        "usage: surefoot VERB [arguments]",
+        "",
+        "Train a legged-robot policy, export it, validate it in MuJoCo and run it on the robot.",
+        "",
+        "verbs:",
+    ]
+    for name in _ordered(verbs):
+        entry = verbs[name]
+        theirs = f"from {entry.dist.name}" if entry.dist else entry.value
+        lines.append(f"  {name:<10} {VERBS[name].summary if name in VERBS else theirs}")
+    lines += [
+        "",
+        "options:",
+        "  -h, --help     this page; 'surefoot VERB --help' for the one of a verb",
+        "  -V, --version  print the version",
+        "",
+        "example:",
+        "  surefoot demo --quick",
+    ]
+    return "\n".join(lines)
+
+
+def _ordered(verbs: dict[str, EntryPoint]) -> list[str]:
+    """Our verbs in the order of work, then those of other packages by name."""
+    ours = [name for name in VERBS if name in verbs]
+    return ours + sorted(set(verbs) - set(ours))
+
+
+def _version() -> str:
+    try:
+        return version("surefoot")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def _called(arguments: list[str]) -> str:
+    """The name an error line starts with: `surefoot VERB`, or `surefoot` when there is none."""
+    verb = arguments[0] if arguments else "-"
+    return "surefoot" if verb.startswith("-") else f"surefoot {verb}"
+
+
+def _code_of(leave: SystemExit, who: str) -> int:
+    """The exit code of a verb that left by `sys.exit`, with its message printed if it has one."""
+    if leave.code is None:
+        return ExitCode.GOOD
+    if isinstance(leave.code, int):
+        return leave.code
+    return _fail(who, f"error: {_one_line(str(leave.code))}", ExitCode.BAD_INPUT)
+
+
+def _fail(who: str, text: str, code: ExitCode) -> int:
+    """Print one line on stderr (in debug mode after the traceback) and return the code."""
+    if _debug():
+        traceback.print_exc()
+    print(f"{who}: {text}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+def _debug() -> bool:
+    return os.environ.get("SUREFOOT_DEBUG", "") not in {"", "0"}
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

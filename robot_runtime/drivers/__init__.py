@@ -1,0 +1,1 @@
+"""Robot drivers: each module here offers one robot behind the `Robot` protocol."""
