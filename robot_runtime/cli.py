@@ -42,7 +42,9 @@ class Verb:
 VERBS = {
     "demo": Verb(summary="train, export, validate and run a quadruped, end to end", extra="all"),
     "train": Verb(summary="train a policy with PPO", extra="train"),
-    "export": Verb(summary="turn a checkpoint into a policy file that proves itself", extra="export"),
+    "export": Verb(
+        summary="turn a checkpoint into a policy file that proves itself", extra="export"
+    ),
     "sim2sim": Verb(summary="validate a policy file in MuJoCo", extra="sim"),
     "run": Verb(summary="run a policy file in real time on a robot, a mock or MuJoCo"),
     "inspect": Verb(summary="print the contract of a policy file"),
@@ -65,10 +67,11 @@ _EXTRA_OF_MODULE = {
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line and whose epilog keeps its line breaks.
 
-        parser = Parser("surefoot inspect", description="...", epilog="example:\n  surefoot ...")
+    A verb makes it with its full name (`Parser("surefoot inspect", ...)`) and an `epilog` that
+    shows an example.
     """
 
-    def __init__(self, prog: str | None = None, **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(self, prog: str | None = None, **kwargs: Any) -> None:
         """Take what `argparse.ArgumentParser` takes, with other defaults."""
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         # An abbreviation that is unique today breaks a script when an option is added.
@@ -118,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(who, "interrupted", ExitCode.INTERRUPTED)
     except SurefootError as error:
         return _fail(who, f"error: {_one_line(str(error))}", error.exit_code)
-    except Exception as error:  # noqa: BLE001 - the last one to catch it: one line for the user
+    except Exception as error:
         hint = "" if _debug() else " (set SUREFOOT_DEBUG=1 for the traceback)"
         text = f"internal error: {type(error).__name__}: {_one_line(str(error))}{hint}"
         return _fail(who, text, ExitCode.INTERNAL)
@@ -130,10 +133,10 @@ def _dispatch(arguments: list[str]) -> int:
     verbs = {entry.name: entry for entry in entry_points(group=COMMANDS)}
     name = arguments[0] if arguments else "--help"
     if name in {"-h", "--help", "help"}:
-        print(_help(verbs))  # noqa: T201
+        print(_help(verbs))
         return ExitCode.GOOD
     if name in {"-V", "--version"}:
-        print(f"surefoot {_version()}")  # noqa: T201
+        print(f"surefoot {_version()}")
         return ExitCode.GOOD
     if name not in verbs:
         raise BadInput(f"unknown verb; there are: {', '.join(_ordered(verbs))}")
@@ -217,7 +220,7 @@ def _fail(who: str, text: str, code: ExitCode) -> int:
     """Print one line on stderr (in debug mode after the traceback) and return the code."""
     if _debug():
         traceback.print_exc()
-    print(f"{who}: {text}", file=sys.stderr)  # noqa: T201
+    print(f"{who}: {text}", file=sys.stderr)
     return code
 
 

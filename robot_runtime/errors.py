@@ -1,8 +1,8 @@
 """The errors a user can cause, and the exit codes of the command line.
 
 Everything a user can get wrong derives from `SurefootError`: the dispatcher (`robot_runtime.cli`)
-turns it into one line on stderr and its exit code. Whatever else escapes from a verb is a bug of ours
-and is reported as an internal error.
+turns it into one line on stderr and its exit code. Whatever else escapes from a verb is a bug of
+ours and is reported as an internal error.
 """
 
 from enum import IntEnum
@@ -34,19 +34,19 @@ class SurefootError(Exception):
     exit_code: ClassVar[ExitCode] = ExitCode.BAD_INPUT
 
 
-class BadInput(SurefootError):  # noqa: N818 - reads as what it is at every raise
+class BadInput(SurefootError):
     """A file, folder, name or value given by the user cannot be used."""
 
 
-class Refused(SurefootError):  # noqa: N818 - reads as what it is at every raise
+class Refused(SurefootError):
     """The input is readable, and running it would not be safe or not be the same policy."""
 
 
-class MissingExtra(SurefootError):  # noqa: N818 - reads as what it is at every raise
+class MissingExtra(SurefootError):
     """A verb needs packages of an extra that is not installed."""
 
 
-class GateFailed(SurefootError):  # noqa: N818 - reads as what it is at every raise
+class GateFailed(SurefootError):
     """The verb ran to its end, and what it judged failed its gate."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED

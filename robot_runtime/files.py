@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from robot_runtime.errors import BadInput
@@ -13,7 +13,7 @@ _DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, 
 
 
 @contextlib.contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike[str]) -> Generator[Path]:
     """Yield a temporary file beside `path` that takes its place when the block ends well.
 
     The temporary file exists, is empty, keeps the suffix of `path` (some writers append their own

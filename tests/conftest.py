@@ -1,0 +1,30 @@
+"""What every test shares: one thread for all numerics, and where recorded policies lie."""
+
+import os
+
+# Before anything imports numpy, onnxruntime or torch: two pytest workers on two cores must not
+# start four spinning threads, and bit-identical results are promised for one torch thread.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+with contextlib.suppress(ModuleNotFoundError):
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def real_dir() -> Path:
+    """The folder of recorded policies of other projects, which are not ours to ship."""
+    folder = os.environ.get("SUREFOOT_REAL", "")
+    if not folder:
+        pytest.skip("SUREFOOT_REAL does not name the folder of recorded policies")
+    path = Path(folder)
+    # A wrong name must not look like a pass.
+    assert path.is_dir(), f"SUREFOOT_REAL={folder} is not a folder"
+    return path
