@@ -107,9 +107,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=logging.INFO if _debug() else logging.WARNING,
         format="surefoot: %(levelname)s: %(message)s",
     )
-    who = _called(arguments)
+    verbs = {entry.name: entry for entry in entry_points(group=COMMANDS)}
+    who = f"surefoot {arguments[0]}" if arguments and arguments[0] in verbs else "surefoot"
     try:
-        code = _dispatch(arguments)
+        code = _dispatch(arguments, verbs)
         sys.stdout.flush()
     except SystemExit as leave:
         return _code_of(leave, who)
@@ -128,9 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _dispatch(arguments: list[str]) -> int:
+def _dispatch(arguments: list[str], verbs: dict[str, EntryPoint]) -> int:
     """Answer `--help` and `--version`, or find the verb, import it and call it."""
-    verbs = {entry.name: entry for entry in entry_points(group=COMMANDS)}
     name = arguments[0] if arguments else "--help"
     if name in {"-h", "--help", "help"}:
         print(_help(verbs))
@@ -139,7 +139,7 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"surefoot {_version()}")
         return ExitCode.GOOD
     if name not in verbs:
-        raise BadInput(f"unknown verb; there are: {', '.join(_ordered(verbs))}")
+        raise BadInput(f"unknown verb '{name}'; there are: {', '.join(_ordered(verbs))}")
     try:
         run: Main = verbs[name].load()
         return run(arguments[1:])
@@ -199,12 +199,6 @@ def _version() -> str:
         return version("surefoot")
     except PackageNotFoundError:
         return "(not installed)"
-
-
-def _called(arguments: list[str]) -> str:
-    """The name an error line starts with: `surefoot VERB`, or `surefoot` when there is none."""
-    verb = arguments[0] if arguments else "-"
-    return "surefoot" if verb.startswith("-") else f"surefoot {verb}"
 
 
 def _code_of(leave: SystemExit, who: str) -> int:
