@@ -1,0 +1,1 @@
+"""What a policy is: its contract, its observations, its actions, its proof."""

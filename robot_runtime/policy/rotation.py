@@ -1,0 +1,90 @@
+"""Rotations by unit quaternions, (w, x, y, z), body to world. Any leading batch shape."""
+
+from __future__ import annotations
+
+from array_api_compat import array_namespace
+
+from robot_runtime.policy.state import Array
+
+
+def rotate(quat: Array, vec: Array) -> Array:
+    """Turn body vectors into the world frame, v + 2 w (u x v) + 2 u x (u x v).
+
+    Args:
+        quat: Unit quaternions w, x, y, z, body to world, shape ``(..., 4)``.
+        vec: Vectors in the body frame, shape ``(..., 3)``.
+
+    Returns:
+        The vectors in the world frame, shape ``(..., 3)``.
+    """
+    twice = 2.0 * cross(quat[..., 1:4], vec)
+    return vec + quat[..., 0:1] * twice + cross(quat[..., 1:4], twice)
+
+
+def rotate_inverse(quat: Array, vec: Array) -> Array:
+    """Turn world vectors into the body frame: `rotate` by the conjugate.
+
+    Args:
+        quat: Unit quaternions w, x, y, z, body to world, shape ``(..., 4)``.
+        vec: Vectors in the world frame, shape ``(..., 3)``.
+
+    Returns:
+        The vectors in the body frame, shape ``(..., 3)``.
+    """
+    twice = 2.0 * cross(vec, quat[..., 1:4])
+    return vec + quat[..., 0:1] * twice + cross(twice, quat[..., 1:4])
+
+
+def projected_gravity(quat: Array) -> Array:
+    """The direction of gravity seen from the body, R^T (0, 0, -1).
+
+    Args:
+        quat: Unit quaternions w, x, y, z, body to world, shape ``(..., 4)``.
+
+    Returns:
+        Unit vectors, body frame, shape ``(..., 3)``; (0, 0, -1) when upright.
+    """
+    xp = array_namespace(quat)
+    w, x, y, z = quat[..., 0], quat[..., 1], quat[..., 2], quat[..., 3]
+    return xp.stack(
+        [2.0 * (w * y - x * z), -2.0 * (w * x + y * z), 2.0 * (x * x + y * y) - 1.0], axis=-1
+    )
+
+
+def multiply(left: Array, right: Array) -> Array:
+    """Hamilton product, the rotation ``right`` followed by ``left``.
+
+    Args:
+        left: Quaternions w, x, y, z, shape ``(..., 4)``.
+        right: Quaternions w, x, y, z, shape ``(..., 4)``.
+
+    Returns:
+        Quaternions w, x, y, z, shape ``(..., 4)``.
+    """
+    xp = array_namespace(left, right)
+    a, b, c, d = left[..., 0], left[..., 1], left[..., 2], left[..., 3]
+    w, x, y, z = right[..., 0], right[..., 1], right[..., 2], right[..., 3]
+    return xp.stack(
+        [
+            a * w - b * x - c * y - d * z,
+            a * x + b * w + c * z - d * y,
+            a * y - b * z + c * w + d * x,
+            a * z + b * y - c * x + d * w,
+        ],
+        axis=-1,
+    )
+
+
+def heading(quat: Array) -> Array:
+    """Yaw of the body's x axis in the world, [rad], shape ``(...)``, in (-pi, pi]."""
+    xp = array_namespace(quat)
+    w, x, y, z = quat[..., 0], quat[..., 1], quat[..., 2], quat[..., 3]
+    return xp.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
+
+
+def cross(left: Array, right: Array) -> Array:
+    """Cross product over the last axis, shape ``(..., 3)``."""
+    xp = array_namespace(left, right)
+    a, b, c = left[..., 0], left[..., 1], left[..., 2]
+    x, y, z = right[..., 0], right[..., 1], right[..., 2]
+    return xp.stack([b * z - c * y, c * x - a * z, a * y - b * x], axis=-1)
