@@ -17,7 +17,7 @@ _MAX_DEPTH = 64
 
 
 class ContractError(BadInput):
-    """A contract is incomplete, contradictory or not of this schema; the message names the field."""
+    """A contract is incomplete, contradictory or of another schema; the message names the field."""
 
 
 def encode(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,7 +200,7 @@ class PolicyContract:
         """
         plain = parse_json(text, "contract")
         if isinstance(plain, dict) and "schema" in plain:
-            _check_schema(plain["schema"])
+            _check_schema(cast("dict[str, object]", plain)["schema"])
         return decode(cls, plain, "contract")
 
 

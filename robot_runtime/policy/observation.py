@@ -1,4 +1,4 @@
-"""The observation terms, each once, and the history around them.
+"""Observations: the terms of a contract, their clips and scales, and their history.
 
 Everything here runs on NumPy arrays and on torch tensors, with any leading batch shape: the robot
 builds one observation, the trainer thousands, with the same lines.
@@ -7,20 +7,16 @@ builds one observation, the trainer thousands, with the same lines.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from robot_runtime.policy.codec import ContractError
-from robot_runtime.policy.contract import PolicyContract, index_by_name
-from robot_runtime.policy.rotation import cross, multiply, projected_gravity, rotate, rotate_inverse
-from robot_runtime.policy.spec import ObservationBlock, ObservationTerm, PhaseClock
+from robot_runtime.policy.contract import PolicyContract
+from robot_runtime.policy.spec import ObservationBlock
 from robot_runtime.policy.state import Array, AsArray, PolicyInputs, as_float32
-
-TermFunction = Callable[[PolicyInputs], Array]
-"""Computes one frame of one term, unscaled, shape ``(..., term_dim)``."""
+from robot_runtime.policy.terms import bind_term
 
 
 class ObservationBuilder:
@@ -180,8 +176,7 @@ class _Finish:
             columns.append(column)
         table = np.concatenate(columns, axis=1)
         if block.clip is not None:
-            table[4] = np.clip(table[4], -block.clip, block.clip)
-            table[5] = np.clip(table[5], -block.clip, block.clip)
+            table[4:6] = np.minimum(np.maximum(table[4:6], -block.clip), block.clip)
         self._scale, self._noise = asarray(table[0]), asarray(table[1])
         self._before = _bounds(table[2], table[3], asarray)
         self._after = _bounds(table[4], table[5], asarray)
@@ -233,201 +228,6 @@ def _ages(block: ObservationBlock, length: int) -> list[int]:
     return ages if history.order == "newest_first" else ages[::-1]
 
 
-def bind_term(contract: PolicyContract, term: ObservationTerm, asarray: AsArray) -> TermFunction:
-    """The function that computes a term's unscaled value.
-
-    Args:
-        contract: The contract the term belongs to.
-        term: The term.
-        asarray: Makes constants of the array library to compute with.
-
-    Returns:
-        A function of `PolicyInputs` giving float32 of shape ``(..., term_dim)``.
-
-    Raises:
-        ContractError: The term's source is unknown; the message lists the known ones.
-    """
-    if term.source not in _SOURCES:
-        known = ", ".join(sorted(_SOURCES))
-        raise ContractError(f"term {term.name!r}: no source {term.source!r}; known: {known}")
-    return _SOURCES[term.source](contract, term, asarray)
-
-
-def required_measurements(contract: PolicyContract) -> dict[str, str]:
-    """Measurements that not every robot has, by name, with the term that needs each."""
-    return {
-        "base_lin_vel_b": f"{term.name}"
-        for block in contract.observation
-        for term in block.terms
-        if term.source == "base_lin_vel"
-    }
-
-
-def _base_ang_vel(
-    contract: PolicyContract, term: ObservationTerm, asarray: AsArray
-) -> TermFunction:
-    return _framed(contract, term, asarray, lambda inputs: inputs.state.base_ang_vel_b)
-
-
-def _base_lin_vel(
-    contract: PolicyContract, term: ObservationTerm, asarray: AsArray
-) -> TermFunction:
-    lever = asarray(np.array(contract.imu.position))
-
-    def value(inputs: PolicyInputs) -> Array:
-        state = inputs.state
-        if state.base_lin_vel_b is None:
-            raise ContractError(f"term {term.name!r}: this robot does not measure base_lin_vel_b")
-        if term.sensor == "base":
-            return state.base_lin_vel_b
-        # A point at r on a rigid body moves with v + w x r.
-        return state.base_lin_vel_b + cross(state.base_ang_vel_b, lever + 0 * state.base_lin_vel_b)
-
-    return _framed(contract, term, asarray, value)
-
-
-def _framed(
-    contract: PolicyContract, term: ObservationTerm, asarray: AsArray, value: TermFunction
-) -> TermFunction:
-    """A body vector, turned into the frame and sensor the term asks for."""
-    mount = asarray(np.array(contract.imu.quat))
-    if term.frame == "world":
-        return lambda inputs: rotate(inputs.state.base_quat, value(inputs))
-    if term.sensor == "imu":
-        return lambda inputs: rotate_inverse(mount, value(inputs))
-    return value
-
-
-def _projected_gravity(
-    contract: PolicyContract, term: ObservationTerm, asarray: AsArray
-) -> TermFunction:
-    if term.sensor == "imu":
-        mount = asarray(np.array(contract.imu.quat))
-        return lambda inputs: rotate_inverse(mount, projected_gravity(inputs.state.base_quat))
-    return lambda inputs: projected_gravity(inputs.state.base_quat)
-
-
-def _base_quat(contract: PolicyContract, term: ObservationTerm, asarray: AsArray) -> TermFunction:
-    mount = asarray(np.array(contract.imu.quat))
-    last = contract.imu.quaternion_order == "xyzw"
-
-    def value(inputs: PolicyInputs) -> Array:
-        quat = inputs.state.base_quat
-        if term.sensor == "imu":
-            quat = multiply(quat, mount)
-        xp = array_namespace(quat)
-        return xp.concat([quat[..., 1:], quat[..., :1]], axis=-1) if last else quat
-
-    return value
-
-
-def _command(contract: PolicyContract, term: ObservationTerm, asarray: AsArray) -> TermFunction:
-    names = contract.command_names
-    pick = _picker(index_by_name("command", term.channels or names, names), len(names))
-    return lambda inputs: pick(inputs.command)
-
-
-def _joint_pos(contract: PolicyContract, term: ObservationTerm, asarray: AsArray) -> TermFunction:
-    pick = _joint_picker(contract, term)
-    return lambda inputs: pick(inputs.state.joint_pos)
-
-
-def _joint_pos_rel(
-    contract: PolicyContract, term: ObservationTerm, asarray: AsArray
-) -> TermFunction:
-    pick = _joint_picker(contract, term)
-    default = asarray(contract.joint_array("default_pos"))
-    return lambda inputs: pick(inputs.state.joint_pos - default)
-
-
-def _joint_vel(contract: PolicyContract, term: ObservationTerm, asarray: AsArray) -> TermFunction:
-    pick = _joint_picker(contract, term)
-    return lambda inputs: pick(inputs.state.joint_vel)
-
-
-def _last_action(contract: PolicyContract, term: ObservationTerm, asarray: AsArray) -> TermFunction:
-    if term.stage == "raw":
-        return lambda inputs: inputs.raw_action
-    return lambda inputs: inputs.applied_action
-
-
-def _phase_sin(contract: PolicyContract, term: ObservationTerm, asarray: AsArray) -> TermFunction:
-    return _phase(contract, asarray, 0.0)
-
-
-def _phase_cos(contract: PolicyContract, term: ObservationTerm, asarray: AsArray) -> TermFunction:
-    return _phase(contract, asarray, 0.25)
-
-
-def _phase(contract: PolicyContract, asarray: AsArray, quarter: float) -> TermFunction:
-    clock = contract.phase
-    if clock is None:
-        raise ContractError("phase: a gait clock term needs one, but phase is null")
-    like = asarray(np.zeros(1))
-    xp = array_namespace(like)
-
-    def value(inputs: PolicyInputs) -> Array:
-        cycles = gait_phase(clock, inputs.elapsed, inputs.command, xp)
-        wave = xp.sin(2.0 * math.pi * (cycles + quarter))
-        if clock.stand == "zero":
-            standing = is_standing(clock, inputs.command)
-            wave = xp.where(standing[..., None], xp.zeros_like(wave), wave)
-        return xp.astype(wave, like.dtype)
-
-    return value
-
-
-def gait_phase(clock: PhaseClock, elapsed: Array, command: Array, xp: object) -> Array:
-    """Phase of every output of the gait clock.
-
-    Args:
-        clock: The clock.
-        elapsed: Time since the policy began, [s], float64, shape ``(...)``.
-        command: The command, shape ``(..., num_commands)``; a small one may stop the clock.
-        xp: Array namespace to compute in.
-
-    Returns:
-        Phase, [cycles] in [0, 1), float64 so that a day of walking stays exact, shape
-        ``(..., len(offsets))``.
-    """
-    ns: Array = xp
-    time = ns.asarray(elapsed)
-    offsets = ns.asarray(
-        np.array(clock.offsets) + clock.start, dtype=ns.float64, device=_device(time)
-    )
-    cycles = ns.astype(time, ns.float64)[..., None] / clock.period + offsets
-    cycles = cycles - ns.floor(cycles)
-    if clock.stand == "fixed":
-        standing = is_standing(clock, command)[..., None]
-        cycles = ns.where(standing, ns.full_like(cycles, clock.stand_phase), cycles)
-    return cycles
-
-
-def is_standing(clock: PhaseClock, command: Array) -> Array:
-    """Whether the command's norm is at most the clock's threshold; bool, shape ``(...)``."""
-    xp = array_namespace(command)
-    return xp.sum(command * command, axis=-1) <= clock.stand_threshold * clock.stand_threshold
-
-
-def _joint_picker(contract: PolicyContract, term: ObservationTerm) -> Callable[[Array], Array]:
-    count = len(contract.joints)
-    return _picker(contract.joint_indices(term.joints or contract.joint_names), count)
-
-
-def _picker(index: NDArray[np.int64], count: int) -> Callable[[Array], Array]:
-    if np.array_equal(index, np.arange(count)):
-        return lambda values: values
-    known: dict[object, Array] = {}
-
-    def pick(values: Array) -> Array:
-        xp, device = array_namespace(values), _device(values)
-        if device not in known:
-            known[device] = xp.asarray(index, device=device)
-        return xp.take(values, known[device], axis=-1)
-
-    return pick
-
-
 def _bounds(
     lower: NDArray[np.float64], upper: NDArray[np.float64], asarray: AsArray
 ) -> tuple[Array, Array] | None:
@@ -445,18 +245,3 @@ def _clip(values: Array, bounds: tuple[Array, Array] | None) -> Array:
 def _device(values: Array) -> object:
     device: object = values.device
     return device
-
-
-_SOURCES: dict[str, Callable[[PolicyContract, ObservationTerm, AsArray], TermFunction]] = {
-    "base_ang_vel": _base_ang_vel,
-    "projected_gravity": _projected_gravity,
-    "base_lin_vel": _base_lin_vel,
-    "base_quat": _base_quat,
-    "command": _command,
-    "joint_pos": _joint_pos,
-    "joint_pos_rel": _joint_pos_rel,
-    "joint_vel": _joint_vel,
-    "last_action": _last_action,
-    "phase_sin": _phase_sin,
-    "phase_cos": _phase_cos,
-}

@@ -1,0 +1,35 @@
+"""Names for the elements of an observation, so that a message can say which one is wrong."""
+
+from __future__ import annotations
+
+from robot_runtime.policy.contract import PolicyContract
+from robot_runtime.policy.observation import history_gather
+from robot_runtime.policy.spec import ObservationTerm
+
+
+def term_labels(contract: PolicyContract, term: ObservationTerm) -> list[str]:
+    """A name for every feature of one frame of a term, such as ``joint_vel[FL_hip_joint]``."""
+    if term.source in ("joint_pos", "joint_pos_rel", "joint_vel"):
+        parts = term.joints or contract.joint_names
+    elif term.source == "command":
+        parts = term.channels or contract.command_names
+    elif term.source == "last_action":
+        parts = contract.action_joints
+    elif term.source in ("phase_sin", "phase_cos"):
+        parts = tuple(str(i) for i in range(contract.term_dim(term)))
+    elif term.source == "base_quat":
+        parts = tuple(contract.imu.quaternion_order)
+    else:
+        parts = ("x", "y", "z")
+    return [f"{term.name}[{part}]" for part in parts]
+
+
+def observation_labels(contract: PolicyContract) -> list[str]:
+    """A name for every element of the observation; past frames say how many steps back."""
+    labels: list[str] = []
+    for block in contract.observation:
+        frame = [label for term in block.terms for label in term_labels(contract, term)]
+        for place in history_gather(contract, block):
+            age, feature = divmod(int(place), len(frame))
+            labels.append(frame[feature] + (f" {age} steps back" if age else ""))
+    return labels
