@@ -1,0 +1,303 @@
+"""The settings of a training run: frozen values that refuse nonsense when they are built."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from robot_runtime.errors import BadInput
+
+
+class InvalidSetting(BadInput, ValueError):
+    """A setting outside its range, or two settings that exclude each other."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkConfig:
+    """Shape and start of the actor and the critic."""
+
+    actor_hidden: tuple[int, ...] = (128, 64)
+    """Widths of the actor's hidden layers, from the input on."""
+
+    critic_hidden: tuple[int, ...] = (128, 64)
+    """Widths of the critic's hidden layers, from the input on."""
+
+    activation: Literal["elu", "relu", "silu", "tanh"] = "elu"
+    """Nonlinearity after every hidden layer."""
+
+    init_std: float = 1.0
+    """Standard deviation of the exploration noise at the start, in units of the raw action."""
+
+    min_std: float = 0.01
+    """Floor of the standard deviation; the gradient stays alive at the floor."""
+
+    max_std: float = 10.0
+    """Ceiling of the standard deviation."""
+
+    std_kind: Literal["log", "scalar"] = "log"
+    """Whether the logarithm of the standard deviation or the deviation itself is learned."""
+
+    normalize_obs: bool = True
+    """Whether observations are normalized by their running mean and deviation."""
+
+    obs_clip: float = 10.0
+    """Bound of the normalized observations, in standard deviations; 0 switches it off."""
+
+    norm_eps: float = 0.01
+    """Added to the running deviation, so that a constant input is not blown up."""
+
+    def __post_init__(self) -> None:
+        """Check every field.
+
+        Raises:
+            InvalidSetting: Names the field, its value and what is allowed.
+        """
+        for name in ("actor_hidden", "critic_hidden"):
+            widths = getattr(self, name)
+            if any(width < 1 for width in widths):
+                raise InvalidSetting(f"{name} = {widths}: every width must be at least 1")
+        for name in ("init_std", "min_std", "max_std", "norm_eps"):
+            _check(self, name, low=0.0, open_low=True)
+        _check(self, "obs_clip", low=0.0)
+        if not self.min_std <= self.init_std <= self.max_std:
+            raise InvalidSetting(
+                f"init_std = {self.init_std}: must lie between min_std = {self.min_std} "
+                f"and max_std = {self.max_std}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SymmetryConfig:
+    """What is done with the mirror image of each sample; needs a task with a mirror table."""
+
+    augment: bool = False
+    """Whether every minibatch is doubled by its mirror image."""
+
+    mirror_coef: float = 0.0
+    """Weight of the mirror loss: squared distance of mean(mirrored obs) and mirrored mean(obs)."""
+
+    mirror_normalizer: bool = True
+    """Whether the normalizer also learns from the mirror images, so that it is symmetric too."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether mirror images are used in the update."""
+        return self.augment or self.mirror_coef > 0.0
+
+    def __post_init__(self) -> None:
+        """Check every field.
+
+        Raises:
+            InvalidSetting: Names the field, its value and what is allowed.
+        """
+        _check(self, "mirror_coef", low=0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PPOConfig:
+    """Settings of proximal policy optimization (Schulman et al. 2017, arXiv:1707.06347)."""
+
+    num_steps: int = 24
+    """Control steps per environment and iteration."""
+
+    epochs: int = 5
+    """Passes over the rollout in each update."""
+
+    minibatches: int = 4
+    """Parts into which a rollout is split in each pass."""
+
+    gamma: float = 0.99
+    """Discount per control step."""
+
+    gae_lambda: float = 0.95
+    """Decay of the generalized advantage estimate."""
+
+    clip: float = 0.2
+    """Bound of the probability ratio's distance to 1 in the surrogate loss."""
+
+    value_clip: float | None = 0.2
+    """Bound of the value's distance to the old value in the value loss; None switches it off."""
+
+    value_coef: float = 1.0
+    """Weight of the value loss."""
+
+    entropy_coef: float = 0.01
+    """Weight of the entropy bonus."""
+
+    learning_rate: float = 1e-3
+    """Adam's step size at the start."""
+
+    desired_kl: float | None = 0.01
+    """Target of the KL divergence that adapts the learning rate; None switches that off."""
+
+    kl_factor: float = 1.5
+    """By what the learning rate is divided or multiplied when the KL divergence leaves its band."""
+
+    kl_band: float = 2.0
+    """The band is desired_kl / kl_band ... desired_kl * kl_band."""
+
+    min_lr: float = 1e-5
+    """Floor of the learning rate, of both schedules."""
+
+    max_lr: float = 1e-2
+    """Ceiling of the adaptive learning rate."""
+
+    lr_anneal: Literal["none", "linear"] = "none"
+    """Linear: from learning_rate to min_lr over the run. Excludes desired_kl."""
+
+    max_grad_norm: float = 1.0
+    """Largest norm of a gradient; what is longer is scaled down."""
+
+    grad_clip: Literal["separate", "joint"] = "separate"
+    """Whether the norm is taken over actor and critic separately or over both."""
+
+    normalize_advantage: Literal["rollout", "minibatch", "none"] = "rollout"
+    """Over what the advantages get mean 0 and deviation 1."""
+
+    adam_eps: float = 1e-8
+    """Adam's epsilon."""
+
+    reward_scale: float = 1.0
+    """Factor on every reward before it is learned from; logged rewards stay as they are."""
+
+    reuse_permutation: bool = False
+    """Whether all epochs see the same minibatches, as rsl_rl has it; False: a fresh draw each."""
+
+    compile_backend: str = ""
+    """Backend of torch.compile for both networks in the update ('inductor'); empty: off."""
+
+    symmetry: SymmetryConfig = field(default_factory=SymmetryConfig)
+    """What is done with mirror images."""
+
+    def __post_init__(self) -> None:
+        """Check every field.
+
+        Raises:
+            InvalidSetting: Names the field, its value and what is allowed.
+        """
+        for name in ("num_steps", "epochs", "minibatches"):
+            _check(self, name, low=1)
+        for name in ("gamma", "gae_lambda"):
+            _check(self, name, low=0.0, high=1.0)
+        for name in ("clip", "value_clip", "learning_rate", "desired_kl", "min_lr", "max_lr"):
+            _check(self, name, low=0.0, open_low=True)
+        for name in ("max_grad_norm", "adam_eps", "reward_scale"):
+            _check(self, name, low=0.0, open_low=True)
+        for name in ("kl_factor", "kl_band"):
+            _check(self, name, low=1.0, open_low=True)
+        for name in ("value_coef", "entropy_coef"):
+            _check(self, name, low=0.0)
+        if self.desired_kl is not None and self.lr_anneal != "none":
+            raise InvalidSetting(
+                f"lr_anneal = {self.lr_anneal} and desired_kl = {self.desired_kl} both set the "
+                "learning rate: choose one (desired_kl = None, or lr_anneal = none)"
+            )
+        high = self.max_lr if self.desired_kl is not None else math.inf
+        if not self.min_lr <= self.learning_rate <= high:
+            raise InvalidSetting(
+                f"learning_rate = {self.learning_rate}: must lie between min_lr = {self.min_lr} "
+                f"and max_lr = {high}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """Everything that makes a run, apart from the environment."""
+
+    num_envs: int = 256
+    """Environments stepped together."""
+
+    iterations: int = 500
+    """Iterations of the whole run; a resumed run counts those that are already done."""
+
+    seed: int = 0
+    """The one seed: networks, exploration, minibatches and environment follow from it."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the networks learn and, if it can, the environment runs."""
+
+    checkpoint_every: int = 50
+    """Iterations between two checkpoints; there is always one at the end."""
+
+    random_episode_length: bool = True
+    """Whether the first episodes start at random ages, so that time limits do not coincide."""
+
+    torch_threads: int = 1
+    """Threads torch computes with on the CPU: small networks are fastest with one."""
+
+    sim_threads: int = 0
+    """Threads the environment may simulate with; 0: as many as there are cores."""
+
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    """Shape and start of the networks."""
+
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    """Settings of the algorithm."""
+
+    def __post_init__(self) -> None:
+        """Check every field.
+
+        Raises:
+            InvalidSetting: Names the field, its value and what is allowed.
+        """
+        for name in ("num_envs", "iterations", "checkpoint_every", "torch_threads"):
+            _check(self, name, low=1)
+        for name in ("seed", "sim_threads"):
+            _check(self, name, low=0)
+        samples = self.num_envs * self.ppo.num_steps
+        if samples < 2 * self.ppo.minibatches:
+            raise InvalidSetting(
+                f"minibatches = {self.ppo.minibatches}: each needs two samples or more, and a "
+                f"rollout has num_envs * num_steps = {samples}"
+            )
+
+
+def config_to_plain(config: TrainConfig) -> dict[str, Any]:
+    """Turn a config into plain containers, as a checkpoint holds them."""
+    return dataclasses.asdict(config)
+
+
+def config_from_plain(plain: Mapping[str, Any]) -> TrainConfig:
+    """Build the config that `config_to_plain` was given.
+
+    Raises:
+        InvalidSetting: A field is missing, unknown or out of its range; the message names it.
+    """
+    ppo = dict(_fields_of(PPOConfig, plain.get("ppo", {}), "ppo."))
+    symmetry = _fields_of(SymmetryConfig, ppo.pop("symmetry"), "ppo.symmetry.")
+    network = _fields_of(NetworkConfig, plain.get("network", {}), "network.")
+    rest = {**_fields_of(TrainConfig, plain, "")}
+    rest["ppo"] = PPOConfig(**ppo, symmetry=SymmetryConfig(**symmetry))
+    rest["network"] = NetworkConfig(**_with_tuples(network))
+    return TrainConfig(**rest)
+
+
+def _fields_of(kind: type, plain: Mapping[str, Any], prefix: str) -> Mapping[str, Any]:
+    """Return `plain` after checking that it has exactly the fields of the dataclass `kind`."""
+    expected = {item.name for item in dataclasses.fields(kind)}
+    for name in sorted(expected ^ set(plain)):
+        what = "is missing" if name in expected else "is unknown"
+        raise InvalidSetting(f"setting '{prefix}{name}' {what}")
+    return plain
+
+
+def _with_tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn lists, which JSON and some loaders make of tuples, back into tuples."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
+
+
+def _check(
+    config: object, name: str, *, low: float, high: float = math.inf, open_low: bool = False
+) -> None:
+    """Refuse a number outside ``low ... high``, a NaN or an infinity; None passes."""
+    value = getattr(config, name)
+    if value is None:
+        return
+    above = value > low if open_low else value >= low
+    if not (above and value <= high and math.isfinite(value)):
+        bound = f"{'above' if open_low else 'at least'} {low:g}"
+        bound += f" and at most {high:g}" if math.isfinite(high) else " and finite"
+        raise InvalidSetting(f"{name} = {value}: must be {bound}")

@@ -1,0 +1,1 @@
+"""Networks: one shape of actor and of critic, whatever is inside."""

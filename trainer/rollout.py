@@ -1,0 +1,182 @@
+"""Collecting a rollout: `num_steps` control steps of every environment, kept on the device."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.env import Observations, VecEnv
+from trainer.networks.actor_critic import ACTOR_GROUP, critic_group
+from trainer.seam import conform_obs, conform_step
+
+logger = logging.getLogger(__name__)
+
+Act = Callable[[Tensor, int], tuple[Tensor, Tensor]]
+"""Observations of the group `policy` and the step's number to (action, mean), both (N, A)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rollout:
+    """What happened in T steps of N environments, as it came: not yet screened for NaN.
+
+    Attributes:
+        obs: The groups that actor and critic see, each float32 ``(T + 1, N, dim)``; row t is what
+            action t was computed from, row T what comes next.
+        final_obs: What the critic sees at the end of an episode, float32 ``(T, N, dim)``; valid
+            where truncated.
+        action: Sampled raw actions, ``(T, N, num_actions)``.
+        mean: Means they were sampled around, ``(T, N, num_actions)``.
+        reward: Unscaled rewards, ``(T, N)``.
+        terminated: bool, ``(T, N)``.
+        truncated: bool, ``(T, N)``.
+        log: What the environment reported, averaged over the steps, 0-d each.
+    """
+
+    obs: dict[str, Tensor]
+    final_obs: Tensor
+    action: Tensor
+    mean: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    log: dict[str, Tensor]
+
+
+class Collector:
+    """Steps the environment with a policy and keeps what happened.
+
+    The storage is allocated once and overwritten by each rollout. The loop never waits for the
+    device: whatever needs a decision on the host is decided once, after the last step.
+
+    Attributes:
+        env: The environment.
+    """
+
+    def __init__(
+        self,
+        env: VecEnv,
+        *,
+        num_steps: int,
+        device: torch.device,
+        random_episode_length: bool = False,
+    ) -> None:
+        """Allocate the storage and reset the environment.
+
+        Args:
+            env: The environment.
+            num_steps: Steps per rollout.
+            device: Where the learner lives; the environment may live elsewhere.
+            random_episode_length: Whether the first episodes start at random ages.
+        """
+        self.env = env
+        self._device = device
+        self._critic_group = critic_group(env.obs_dims)
+        groups = {ACTOR_GROUP, self._critic_group}
+        self._dims = {name: dim for name, dim in env.obs_dims.items() if name in groups}
+        t, n, a = num_steps, env.num_envs, env.num_actions
+
+        def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self._storage = Rollout(
+            obs={name: empty(t + 1, n, dim) for name, dim in self._dims.items()},
+            final_obs=empty(t, n, self._dims[self._critic_group]),
+            action=empty(t, n, a),
+            mean=empty(t, n, a),
+            reward=empty(t, n),
+            terminated=empty(t, n, dtype=torch.bool),
+            truncated=empty(t, n, dtype=torch.bool),
+            log={},
+        )
+        self._said_no_final_obs = False
+        self._obs = self._conform(env.reset(random_episode_length=random_episode_length))
+
+    @torch.no_grad()
+    def collect(self, act: Act) -> Rollout:
+        """Run every environment for `num_steps` and return what happened.
+
+        The returned tensors are overwritten by the next call.
+
+        Args:
+            act: The policy. It never sees a NaN or an infinity: such numbers reach it as 0, and
+                `trainer.guard.screen` excludes the samples.
+        """
+        store = self._storage
+        logs: list[dict[str, Tensor]] = []
+        for t in range(store.reward.shape[0]):
+            self._write_obs(t)
+            seen = self._obs[ACTOR_GROUP].nan_to_num(0.0, 0.0, 0.0)
+            action, mean = act(seen, t)
+            # The sampled action is stored, whatever the environment makes of it: the probability
+            # ratio is one of what the policy did.
+            store.action[t] = action
+            store.mean[t] = mean
+            result = conform_step(
+                self.env.step(action.to(self.env.device)),
+                self._dims,
+                self.env.num_envs,
+                self._device,
+                final_groups=(self._critic_group,),
+            )
+            store.reward[t] = result.reward
+            store.terminated[t] = result.terminated
+            store.truncated[t] = result.truncated
+            store.final_obs[t] = self._final_obs(result.final_obs)
+            logs.append({name: torch.as_tensor(value) for name, value in result.log.items()})
+            self._obs = result.obs
+        self._write_obs(store.reward.shape[0])
+        store.log.clear()
+        store.log.update(_average(logs))
+        return store
+
+    def reset_rows(self, rows: Tensor) -> None:
+        """Restart environments, bool ``(N,)``, so that the next rollout begins with them fresh."""
+        fresh = self._conform(self.env.reset_rows(rows.to(self.env.device)))
+        for name, obs in fresh.items():
+            self._obs[name] = torch.where(rows.unsqueeze(-1), obs, self._obs[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the environment's state and the observations the next action depends on."""
+        return {"obs": dict(self._obs), "env": self.env.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was called.
+
+        Raises:
+            ValueError: The state belongs to another environment.
+        """
+        self.env.load_state_dict(state["env"])
+        self._obs = self._conform(state["obs"])
+
+    def _conform(self, obs: Observations) -> Observations:
+        return conform_obs(obs, self._dims, self.env.num_envs, self._device)
+
+    def _write_obs(self, t: int) -> None:
+        for name, obs in self._obs.items():
+            self._storage.obs[name][t] = obs
+
+    def _final_obs(self, final_obs: Observations | None) -> Tensor:
+        """Return the critic's last observations, or s_t where the environment cannot tell."""
+        if final_obs is not None:
+            return final_obs[self._critic_group]
+        if not self._said_no_final_obs:
+            self._said_no_final_obs = True
+            logger.warning(
+                "the environment gives no final observations: "
+                "V(s_t) stands in for their value at truncated steps"
+            )
+        return self._obs[self._critic_group]
+
+
+def _average(logs: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Average scalars over the steps that reported them."""
+    names = dict.fromkeys(name for log in logs for name in log)
+    return {
+        name: torch.stack([log[name].float() for log in logs if name in log]).mean()
+        for name in names
+    }
