@@ -10,7 +10,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import contextlib
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# The same examples in every run, and no deadline: a busy machine is no bug.
+hypothesis.settings.register_profile("house", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("house")
 
 with contextlib.suppress(ModuleNotFoundError):
     import torch
