@@ -65,11 +65,17 @@ class Actuator:
         Returns:
             Efforts at the joints, [Nm], shape ``(..., num_joints)``.
         """
+        return self.effort(joint_pos, joint_vel, self.next_targets())
+
+    def next_targets(self) -> JointTargets:
+        """The targets in force during the next PD step, after delay and filter.
+
+        `step` takes them itself; this is for whoever realizes the law in another form, or with
+        other gains, and calls `effort` with them.
+        """
         targets = self._queue[0]
         self._queue = [*self._queue[1:], self._queue[-1]]
-        if self._filter < 1.0:
-            targets = self._smooth(targets)
-        return self.effort(joint_pos, joint_vel, targets)
+        return self._smooth(targets) if self._filter < 1.0 else targets
 
     def effort(
         self,
