@@ -266,4 +266,4 @@ def _compare(
 
 def _numpy(values: Array) -> NDArray[Any]:
     """A NumPy array of an array of any library."""
-    return np.array(values.detach().cpu() if hasattr(values, "detach") else values)
+    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.array(values)
