@@ -1,0 +1,48 @@
+# The part of onnxruntime that the ground floor uses; the package ships no types.
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+__version__: str
+
+class ExecutionMode:
+    ORT_SEQUENTIAL: ExecutionMode
+
+class GraphOptimizationLevel:
+    ORT_ENABLE_ALL: GraphOptimizationLevel
+
+class SessionOptions:
+    intra_op_num_threads: int
+    inter_op_num_threads: int
+    execution_mode: ExecutionMode
+    log_severity_level: int
+    def add_session_config_entry(self, key: str, value: str) -> None: ...
+
+class NodeArg:
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> list[int | str | None]: ...
+    @property
+    def type(self) -> str: ...
+
+class OrtValue:
+    @staticmethod
+    def ortvalue_from_numpy(array: NDArray[Any]) -> OrtValue: ...
+
+class IOBinding:
+    def bind_ortvalue_input(self, name: str, value: OrtValue) -> None: ...
+    def bind_ortvalue_output(self, name: str, value: OrtValue) -> None: ...
+
+class InferenceSession:
+    def __init__(
+        self, model: bytes | str, sess_options: SessionOptions, providers: Sequence[str]
+    ) -> None: ...
+    def get_inputs(self) -> list[NodeArg]: ...
+    def get_outputs(self) -> list[NodeArg]: ...
+    def io_binding(self) -> IOBinding: ...
+    def run_with_iobinding(self, binding: IOBinding) -> None: ...
+    def run(
+        self, outputs: Sequence[str] | None, feed: dict[str, NDArray[Any]]
+    ) -> list[NDArray[Any]]: ...
