@@ -177,7 +177,7 @@ class ReferencePolicy:
     def _finish(self, block: ObservationBlock, term: ObservationTerm, value: Vector) -> Vector:
         out = []
         for i, x in enumerate(value):
-            scale = term.scale[i] if len(term.scale) > 1 else term.scale[0]
+            scale = (term.scale * len(value))[i] if len(term.scale) == 1 else term.scale[i]
             if term.clip is not None and term.clip_first:
                 x = min(max(x, term.clip[0]), term.clip[1])
             x = x * scale
