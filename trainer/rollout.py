@@ -16,8 +16,8 @@ from trainer.seam import conform_obs, conform_step
 
 logger = logging.getLogger(__name__)
 
-Act = Callable[[Tensor, int], tuple[Tensor, Tensor]]
-"""Observations of the group `policy` and the step's number to (action, mean), both (N, A)."""
+Act = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Observations of the group `policy` to (sampled action, mean action), both ``(N, A)``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +111,7 @@ class Collector:
         for t in range(store.reward.shape[0]):
             self._write_obs(t)
             seen = self._obs[ACTOR_GROUP].nan_to_num(0.0, 0.0, 0.0)
-            action, mean = act(seen, t)
+            action, mean = act(seen)
             # The sampled action is stored, whatever the environment makes of it: the probability
             # ratio is one of what the policy did.
             store.action[t] = action

@@ -1,0 +1,280 @@
+"""Checkpoints: everything a run continues from and an exporter needs, in one file.
+
+A checkpoint holds tensors and plain containers only and is read with `weights_only=True`, so that
+opening one never runs code. It is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pickle
+import platform
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robot_runtime.errors import BadInput
+from robot_runtime.files import atomic_write
+from trainer.config import InvalidSetting, TrainConfig, config_from_plain, config_to_plain
+from trainer.networks.actor_critic import ACTOR_GROUP, Actor
+
+FORMAT = "surefoot-checkpoint"
+SCHEMA = 1
+"""Version of the layout; a reader refuses what is newer than itself."""
+
+SUFFIX = ".pt"
+
+Trace = dict[str, "Tensor | list[str]"]
+"""A golden trace: numbers as tensors, strings as lists, by name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """The content of a checkpoint.
+
+    Attributes:
+        task: Name of the task, as `surefoot train` takes it.
+        config: Settings of the run; `config.seed` is its seed.
+        obs_dims: Length of each observation group.
+        num_actions: Length of an action.
+        iteration: Iterations done.
+        env_steps: Environment steps done, over all environments.
+        agent: State of `trainer.ppo.PPO`: networks with normalizers, optimizer, learning rate,
+            random generator, fault counts.
+        collector: State of `trainer.rollout.Collector`: the environment's own state and the
+            observations the next action depends on.
+        progress: Counters of the loop: running episodes, fault counts.
+        rng: Global random states of torch.
+        versions: Versions of Python and the packages that matter, by name.
+        contract: The policy contract as JSON; None for a task that no robot will run.
+        trace: The golden trace; None where there is no contract.
+    """
+
+    task: str
+    config: TrainConfig
+    obs_dims: dict[str, int]
+    num_actions: int
+    iteration: int
+    env_steps: int
+    agent: dict[str, Any]
+    collector: dict[str, Any]
+    progress: dict[str, Any]
+    rng: dict[str, Any]
+    versions: dict[str, str]
+    contract: str | None
+    trace: Trace | None
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "task": (str,),
+    "config": (dict,),
+    "obs_dims": (dict,),
+    "num_actions": (int,),
+    "iteration": (int,),
+    "env_steps": (int,),
+    "agent": (dict,),
+    "collector": (dict,),
+    "progress": (dict,),
+    "rng": (dict,),
+    "versions": (dict,),
+    "contract": (str, type(None)),
+    "trace": (dict, type(None)),
+}
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint, whole or not at all.
+
+    Raises:
+        BadInput: The file cannot be written.
+        TypeError: Some state holds something else than tensors and plain containers; the message
+            names where.
+    """
+    content = {item.name: getattr(checkpoint, item.name) for item in dataclasses.fields(checkpoint)}
+    content["config"] = config_to_plain(checkpoint.config)
+    content = {"format": FORMAT, "schema": SCHEMA, **content}
+    plain = _plain(content, "checkpoint")
+    with atomic_write(path) as temporary:
+        torch.save(plain, temporary)
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint, all tensors on the CPU.
+
+    Raises:
+        BadInput: The file is missing, unreadable, truncated, not a checkpoint of ours, of a newer
+            schema, lacks something, or holds objects that would run code; the message names the
+            file and what is wrong.
+    """
+    content = _read(path)
+    if content.get("format") != FORMAT:
+        keys = ", ".join(map(str, list(content)[:6])) or "nothing"
+        raise BadInput(f"'{path}' is not a checkpoint of surefoot; it holds: {keys}")
+    schema = content.get("schema")
+    if not isinstance(schema, int) or schema < 1:
+        raise BadInput(f"checkpoint '{path}' has schema {schema!r}; expected 1 to {SCHEMA}")
+    if schema > SCHEMA:
+        raise BadInput(
+            f"checkpoint '{path}' has schema {schema}, which is newer than the {SCHEMA} that this "
+            "version reads: update surefoot"
+        )
+    for name, types in _TYPES.items():
+        if name not in content:
+            raise BadInput(f"checkpoint '{path}' lacks '{name}'")
+        if not isinstance(content[name], types):
+            raise BadInput(f"checkpoint '{path}': '{name}' is a {type(content[name]).__name__}")
+    try:
+        config = config_from_plain(content["config"])
+    except (InvalidSetting, TypeError, AttributeError) as error:
+        raise BadInput(f"checkpoint '{path}': {error}") from error
+    fields: dict[str, Any] = {name: content[name] for name in _TYPES}
+    fields["config"] = config
+    return Checkpoint(**fields)
+
+
+def find_checkpoint(path: Path) -> Path:
+    """Return the checkpoint meant by `path`: itself, or the newest of a run folder.
+
+    Raises:
+        BadInput: The path does not exist, or the folder has no checkpoint.
+    """
+    if not path.exists():
+        raise BadInput(f"no checkpoint or run folder '{path}'")
+    if not path.is_dir():
+        return path
+    found = sorted(checkpoint_folder(path).glob(f"*{SUFFIX}"))
+    if not found:
+        raise BadInput(f"run folder '{path}' has no checkpoint in '{checkpoint_folder(path)}'")
+    return found[-1]
+
+
+def checkpoint_folder(run: Path) -> Path:
+    """Return where a run keeps its checkpoints."""
+    return run / "checkpoints"
+
+
+def checkpoint_path(run: Path, iteration: int) -> Path:
+    """Return the file of the checkpoint after `iteration` iterations; names sort by age."""
+    return checkpoint_folder(run) / f"iteration_{iteration:07d}{SUFFIX}"
+
+
+def build_actor(checkpoint: Checkpoint) -> Actor:
+    """Build the deterministic policy of a checkpoint, on the CPU.
+
+    Returns:
+        A module that maps raw observations of the group `policy`, float32 ``(B, dim)``, to mean
+        raw actions, ``(B, num_actions)``; the normalizer is inside. Weights need no gradient.
+
+    Raises:
+        BadInput: The weights do not fit the network that the settings describe.
+    """
+    try:
+        dim = checkpoint.obs_dims[ACTOR_GROUP]
+        actor = Actor(dim, checkpoint.num_actions, checkpoint.config.network, torch.Generator())
+        actor.load_state_dict(checkpoint.agent["actor"])
+    except KeyError as error:
+        raise BadInput(f"the checkpoint has no {error}") from error
+    except RuntimeError as error:
+        text = " ".join(str(error).split())
+        raise BadInput(f"the checkpoint's weights do not fit its settings: {text}") from error
+    return actor.eval().requires_grad_(False)
+
+
+def global_rng_state() -> dict[str, Any]:
+    """Return torch's global random states; agent and environment keep their own beside them."""
+    on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {"torch": torch.get_rng_state(), "cuda": on_gpu}
+
+
+def restore_global_rng_state(state: Mapping[str, Any]) -> None:
+    """Set the random states that `global_rng_state` returned."""
+    torch.set_rng_state(state["torch"])
+    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def trace_from_arrays(arrays: Mapping[str, np.ndarray]) -> Trace:
+    """Turn the arrays of a golden trace into what a checkpoint may hold.
+
+    Raises:
+        TypeError: An array holds objects; the message names it.
+    """
+    trace: Trace = {}
+    for name, array in arrays.items():
+        if array.dtype.kind == "U":
+            trace[name] = [str(item) for item in array.ravel()]
+        elif array.dtype.kind in "biuf":
+            trace[name] = torch.from_numpy(np.array(array))
+        else:
+            raise TypeError(f"trace array '{name}' has dtype {array.dtype}: not numbers, not text")
+    return trace
+
+
+def trace_to_arrays(trace: Trace) -> dict[str, np.ndarray]:
+    """Turn the trace of a checkpoint back into arrays; texts come back as one axis."""
+    return {
+        name: np.array(value) if isinstance(value, list) else value.numpy()
+        for name, value in trace.items()
+    }
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that shape a run."""
+    found = {"python": platform.python_version()}
+    for name in ("surefoot", "torch", "numpy", "mujoco", "gymnasium"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Read the top-level dict of a file written by `torch.save`, running no code."""
+    if not path.exists():
+        raise BadInput(f"checkpoint '{path}' does not exist")
+    if not path.is_file():
+        raise BadInput(f"checkpoint '{path}' is not a file")
+    try:
+        # The index of the archive is its end, so that this sees most truncations. What is no
+        # archive at all, a bare pickle say, is not even looked into.
+        if not zipfile.is_zipfile(path):
+            raise BadInput(f"'{path}' is not a checkpoint, or it is truncated")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise BadInput(f"cannot read checkpoint '{path}': {error.strerror}") from error
+    except pickle.UnpicklingError as error:
+        raise BadInput(
+            f"'{path}' is refused: it holds more than tensors and plain containers, "
+            "and reading that could run code"
+        ) from error
+    except (RuntimeError, EOFError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise BadInput(f"'{path}' is not a checkpoint, or it is damaged") from error
+    if not isinstance(content, dict):
+        raise BadInput(
+            f"'{path}' is not a checkpoint of surefoot; it holds a {type(content).__name__}"
+        )
+    return content
+
+
+def _plain(value: object, where: str) -> Any:
+    """Copy tensors to the CPU and containers as they are; refuse everything else by its place."""
+    if isinstance(value, Tensor):
+        # A clone: torch.save would write the whole storage behind a view.
+        return value.detach().cpu().clone()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return items if isinstance(value, list) else tuple(items)
+    raise TypeError(
+        f"{where} is a {type(value).__name__}; a checkpoint holds tensors and plain containers"
+    )

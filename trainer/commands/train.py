@@ -1,0 +1,170 @@
+"""`surefoot train`: train a policy with PPO."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+
+from robot_runtime.errors import BadInput, ExitCode
+from trainer.checkpoint import checkpoint_folder, find_checkpoint, load_checkpoint
+from trainer.config import TrainConfig
+from trainer.progress import console_report
+from trainer.tasks.base import TASKS, find_task, recipe_of
+from trainer.train import TrainResult, train
+
+PROG = "surefoot train"
+
+DESCRIPTION = """Train a policy with PPO and keep checkpoints and metrics in a run folder.
+
+The defaults below are the task's recipe. Ctrl-C writes a checkpoint and ends.
+
+example:
+  surefoot train {task} --iterations 300 --seed 1 --out runs/first
+  surefoot train {task} --iterations 600 --resume runs/first
+  tensorboard --logdir runs/first
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What `surefoot train` takes."""
+
+    task: tyro.conf.Positional[str]
+    """Name of the task; it comes first."""
+
+    config: Annotated[TrainConfig, tyro.conf.arg(name="")]
+    """Settings of the run."""
+
+    out: Path | None = None
+    """Run folder, new or empty; default: runs/TASK-DATE, or on resume the folder it came from."""
+
+    resume: Path | None = None
+    """Checkpoint, or run folder with one, to continue from, with its settings as the defaults."""
+
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Print how the run ended as JSON."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the verb.
+
+    Args:
+        argv: The arguments after `train`.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        BadInput: An argument cannot be used.
+    """
+    name = _task_name(argv)
+    make = find_task(name)
+    resumed = _resumed_from(argv)
+    checkpoint = load_checkpoint(resumed) if resumed else None
+    if checkpoint is not None and checkpoint.task != name:
+        raise BadInput(f"'{resumed}' is of task '{checkpoint.task}', not of '{name}'")
+    recipe = checkpoint.config if checkpoint else recipe_of(make)
+    options = _parse(argv, Options(task=name, config=recipe))
+    config = options.config
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise BadInput("device 'cuda' is not available: torch sees no GPU; there is: cpu")
+    folder = _run_folder(options, resumed)
+    threads = config.sim_threads
+    task = make(
+        num_envs=config.num_envs, seed=config.seed, device=config.device, num_threads=threads
+    )
+    report = console_report(config.iterations, checkpoint.iteration if checkpoint else 0)
+    result = train(name, task, config, folder, resume=checkpoint, report=report)
+    _tell(folder, result, as_json=options.json)
+    return ExitCode.INTERRUPTED if result.interrupted else ExitCode.GOOD
+
+
+def _task_name(argv: list[str]) -> str:
+    """Return the task, which comes first because the defaults of all else depend on it."""
+    tasks = sorted(entry.name for entry in entry_points(group=TASKS))
+    if argv and not argv[0].startswith("-"):
+        return argv[0]
+    if "-h" in argv or "--help" in argv:
+        # Raises SystemExit: the help of the settings, with their general defaults.
+        _parse(["--help"], Options(task=tasks[0] if tasks else "TASK", config=TrainConfig()))
+    raise BadInput(f"name the task first: {PROG} TASK ...; there are: {', '.join(tasks)}")
+
+
+def _resumed_from(argv: list[str]) -> Path | None:
+    """Return the checkpoint of `--resume`, whose settings are needed before the rest is parsed."""
+    for i, argument in enumerate(argv):
+        flag, _, value = argument.partition("=")
+        if flag == "--resume" and (value or i + 1 < len(argv)):
+            return find_checkpoint(Path(value or argv[i + 1]))
+    return None
+
+
+def _parse(argv: list[str], default: Options) -> Options:
+    """Parse the arguments on top of `default`; an error becomes one line."""
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box):
+            return tyro.cli(
+                Options,
+                prog=PROG,
+                description=DESCRIPTION.format(task=default.task),
+                args=argv,
+                default=default,
+                config=(tyro.conf.PositionalMetavarFromFieldName,),
+            )
+    except SystemExit as leave:
+        if leave.code in (None, 0):
+            raise
+        raise BadInput(f"{_first_paragraph(box.getvalue())} (see '{PROG} --help')") from leave
+
+
+def _first_paragraph(box: str) -> str:
+    """Return what is wrong from the framed message of tyro, as one line."""
+    lines = [line.strip("│╭╮╰╯─ ") for line in box.splitlines()[1:]]
+    said = " ".join(" ".join(lines[: lines.index("")] if "" in lines else lines).split())
+    return said or "the arguments cannot be used"
+
+
+def _run_folder(options: Options, resumed: Path | None) -> Path:
+    """Return the run folder, made and free to be written.
+
+    Raises:
+        BadInput: It is a file, has something of another run in it, or cannot be made.
+    """
+    home = None
+    if resumed is not None and resumed.parent == checkpoint_folder(resumed.parent.parent):
+        home = resumed.parent.parent
+    folder = options.out or home
+    if folder is None:
+        folder = Path("runs") / f"{options.task}-{time.strftime('%Y%m%d-%H%M%S')}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        occupied = any(folder.iterdir())
+    except OSError as error:
+        raise BadInput(f"cannot make run folder '{folder}': {error.strerror}") from error
+    if occupied and (home is None or folder.resolve() != home.resolve()):
+        raise BadInput(f"run folder '{folder}' is not empty: name another, or --resume it")
+    return folder
+
+
+def _tell(folder: Path, result: TrainResult, *, as_json: bool) -> None:
+    """Print how the run ended."""
+    if as_json:
+        plain = {**dataclasses.asdict(result), "checkpoint": str(result.checkpoint)}
+        json.dump({"run": str(folder), **plain}, sys.stdout)
+        sys.stdout.write("\n")
+        return
+    how = "interrupted" if result.interrupted else "done"
+    print(f"{how}: {result.iterations} iterations, {result.env_steps} steps")
+    print(f"checkpoint: {result.checkpoint}")

@@ -1,0 +1,118 @@
+"""What a user sees while a run trains."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+SHOWN = (
+    ("rollout/reward", "reward", ".3f"),
+    ("episode/length", "length", ".0f"),
+    ("policy/kl", "KL", ".4f"),
+    ("perf/steps_per_second", "steps/s", ",.0f"),
+)
+"""Metric, its short name and its format."""
+
+
+class Report(AbstractContextManager["Report"], Protocol):
+    """Takes the metrics of every iteration, and shows them or not."""
+
+    def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
+        """Show that `done` iterations are done."""
+        ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
+        """Do nothing."""
+
+    def __enter__(self) -> Silent:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Do nothing."""
+
+
+class Lines(Silent):
+    """Writes a line now and then, for logs and pipes."""
+
+    def __init__(self, total: int, *, every: int) -> None:
+        """Take the number of iterations and how many lie between two lines."""
+        self._total = total
+        self._every = every
+        self._last: dict[str, float] = {}
+
+    def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
+        """Write a line if it is time."""
+        self._last |= metrics
+        if done % self._every == 0 or done == self._total:
+            line = f"iteration {done}/{self._total}  {summary(self._last)}"
+            print(line, file=sys.stderr, flush=True)  # noqa: T201 - this is the console
+
+
+class Bar:
+    """A progress bar with the metrics beside it."""
+
+    def __init__(self, total: int, *, start: int) -> None:
+        """Take the number of iterations and how many are done already."""
+        self._progress = Progress(
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[metrics]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._task = self._progress.add_task("", total=total, completed=start, metrics="")
+        self._last: dict[str, float] = {}
+
+    def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
+        """Move the bar."""
+        self._last |= metrics
+        self._progress.update(self._task, completed=done, metrics=summary(self._last))
+
+    def __enter__(self) -> Bar:
+        """Show the bar."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the bar as it is."""
+        self._progress.stop()
+
+
+def summary(metrics: Mapping[str, float]) -> str:
+    """Return the metrics worth a look, in one line."""
+    shown = [f"{label} {metrics[name]:{spec}}" for name, label, spec in SHOWN if name in metrics]
+    return "  ".join(shown)
+
+
+def console_report(total: int, start: int) -> Report:
+    """Return a bar on a terminal and lines elsewhere, on standard error."""
+    if sys.stderr.isatty():
+        return Bar(total, start=start)
+    return Lines(total, every=max(1, total // 20))

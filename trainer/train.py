@@ -1,0 +1,254 @@
+"""The training loop: collect, screen, update, log, keep."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import signal
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+
+from robot_runtime.errors import BadInput
+from robot_runtime.files import atomic_write
+from trainer.checkpoint import (
+    Checkpoint,
+    Trace,
+    checkpoint_path,
+    global_rng_state,
+    package_versions,
+    restore_global_rng_state,
+    save_checkpoint,
+    trace_from_arrays,
+)
+from trainer.config import TrainConfig, config_to_plain
+from trainer.guard import screen
+from trainer.metrics import EpisodeTracker, MetricLog, to_floats
+from trainer.ppo import PPO
+from trainer.progress import Report, Silent
+from trainer.rollout import Collector
+from trainer.tasks.base import Deployment, TaskRun
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainResult:
+    """How a run ended.
+
+    Attributes:
+        checkpoint: The last checkpoint.
+        iterations: Iterations done, those before a resume included.
+        env_steps: Environment steps done, over all environments.
+        interrupted: Whether Ctrl-C ended it.
+        metrics: Metrics of the last iteration.
+    """
+
+    checkpoint: Path
+    iterations: int
+    env_steps: int
+    interrupted: bool
+    metrics: dict[str, float]
+
+
+def train(
+    name: str,
+    task: TaskRun,
+    config: TrainConfig,
+    folder: Path,
+    *,
+    resume: Checkpoint | None = None,
+    report: Report | None = None,
+) -> TrainResult:
+    """Train a policy and keep checkpoints and metrics in `folder`.
+
+    Ctrl-C finishes the iteration, writes a checkpoint and returns; a second one raises
+    KeyboardInterrupt.
+
+    Args:
+        name: Name of the task, kept in the checkpoints.
+        task: The task.
+        config: Settings of the run.
+        folder: The run folder, made if it does not exist.
+        resume: Continue from here. On the CPU, with one torch thread and an environment that
+            restores its state, the weights are then those of an uninterrupted run, bit for bit.
+        report: What the user sees.
+
+    Raises:
+        BadInput: The checkpoint does not fit, or has no iterations left to do.
+        Refused: The environment breaks its interface.
+    """
+    run = _Run(name, task, config, folder, resume)
+    metrics: dict[str, float] = {}
+    with (
+        MetricLog(folder, start=run.iteration) as log,
+        report or Silent() as shown,
+        _StopOnInterrupt() as stop,
+    ):
+        while run.iteration < config.iterations and not stop.requested:
+            metrics = run.step()
+            log.write(run.iteration, metrics)
+            shown.iteration(run.iteration, metrics)
+            if run.iteration % config.checkpoint_every == 0 and run.iteration < config.iterations:
+                run.save()
+        checkpoint = run.save()
+    return TrainResult(
+        checkpoint=checkpoint,
+        iterations=run.iteration,
+        env_steps=run.env_steps,
+        interrupted=stop.requested,
+        metrics=metrics,
+    )
+
+
+class _Run:
+    """Everything that changes during a run, and one iteration of it."""
+
+    def __init__(
+        self,
+        name: str,
+        task: TaskRun,
+        config: TrainConfig,
+        folder: Path,
+        resume: Checkpoint | None,
+    ) -> None:
+        """Seed, build the agent, reset the environment and, on resume, put everything back."""
+        torch.set_num_threads(config.torch_threads)
+        torch.manual_seed(config.seed)
+        self.name, self.task, self.config, self.folder = name, task, config, folder
+        env, device = task.env, torch.device(config.device)
+        self.agent = PPO(
+            env.obs_dims,
+            env.num_actions,
+            config=config.ppo,
+            network=config.network,
+            seed=config.seed,
+            device=device,
+            symmetry=task.symmetry,
+        )
+        self.collector = Collector(
+            env,
+            num_steps=config.ppo.num_steps,
+            device=device,
+            random_episode_length=config.random_episode_length,
+        )
+        self.episodes = EpisodeTracker(env.num_envs, device)
+        self.iteration, self.env_steps = 0, 0
+        self.faults: Counter[str] = Counter()
+        if resume is not None:
+            self._restore(resume)
+        plain = json.dumps({"task": name, **config_to_plain(config)}, indent=2)
+        with atomic_write(folder / "config.json") as temporary:
+            temporary.write_text(plain + "\n", encoding="utf-8")
+
+    def step(self) -> dict[str, float]:
+        """Run one iteration and return its metrics."""
+        begin = time.perf_counter()
+        rollout = self.collector.collect(self.agent.act)
+        screening = screen(rollout)
+        self.faults.update(screening.faults)
+        for culprit in screening.culprits:
+            logger.warning("iteration %d: not finite: %s", self.iteration + 1, culprit)
+        reward, done = rollout.reward, rollout.terminated | rollout.truncated
+        metrics = self.episodes.update(reward, done)
+        if screening.valid is not None:
+            self.collector.reset_rows(screening.rows)
+            self.episodes.restart(screening.rows)
+            reward = reward[screening.valid]
+        collected = time.perf_counter()
+        self.agent.anneal(self.iteration, self.config.iterations)
+        metrics |= {"rollout/reward": reward.mean()} | rollout.log
+        metrics |= self.agent.update(rollout, screening.valid)
+        metrics |= {"guard/quarantined_envs": screening.rows.sum()} | self.agent.faults
+        values = to_floats(metrics)
+        learned = time.perf_counter()
+        self.iteration += 1
+        self.env_steps += rollout.reward.numel()
+        return values | {
+            **{name: float(count) for name, count in self.faults.items()},
+            "perf/collect_seconds": collected - begin,
+            "perf/learn_seconds": learned - collected,
+            "perf/steps_per_second": rollout.reward.numel() / (learned - begin),
+            "progress/env_steps": float(self.env_steps),
+        }
+
+    def save(self) -> Path:
+        """Write a checkpoint, golden trace included, and return its path."""
+        path = checkpoint_path(self.folder, self.iteration)
+        deployment, env = self.task.deployment, self.task.env
+        checkpoint = Checkpoint(
+            task=self.name,
+            config=self.config,
+            obs_dims=dict(env.obs_dims),
+            num_actions=env.num_actions,
+            iteration=self.iteration,
+            env_steps=self.env_steps,
+            agent=self.agent.state_dict(),
+            collector=self.collector.state_dict(),
+            progress={"episodes": self.episodes.state_dict(), "faults": dict(self.faults)},
+            rng=global_rng_state(),
+            versions=package_versions(),
+            contract=deployment.contract_json() if deployment else None,
+            trace=self._trace(deployment) if deployment else None,
+        )
+        save_checkpoint(path, checkpoint)
+        return path
+
+    def _trace(self, deployment: Deployment) -> Trace:
+        """Record the golden trace with a copy of the actor on the CPU, where it is exported."""
+        actor = copy.deepcopy(self.agent.actor).cpu().requires_grad_(False)
+        return trace_from_arrays(deployment.record_trace(actor))
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Continue where a checkpoint was taken."""
+        if checkpoint.iteration >= self.config.iterations:
+            raise BadInput(
+                f"the checkpoint has done {checkpoint.iteration} iterations and the run is to have "
+                f"{self.config.iterations}: ask for more with --iterations"
+            )
+        try:
+            self.agent.load_state_dict(checkpoint.agent)
+            self.collector.load_state_dict(checkpoint.collector)
+            self.episodes.load_state_dict(checkpoint.progress["episodes"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            text = " ".join(str(error).split())
+            raise BadInput(f"the checkpoint does not fit this run: {text}") from error
+        self.faults.update(checkpoint.progress["faults"])
+        self.iteration, self.env_steps = checkpoint.iteration, checkpoint.env_steps
+        restore_global_rng_state(checkpoint.rng)
+
+
+class _StopOnInterrupt:
+    """Turns the first Ctrl-C into a request; the second one interrupts as usual."""
+
+    def __init__(self) -> None:
+        """Nothing is requested yet."""
+        self.requested = False
+        self._previous: Any = None
+
+    def __enter__(self) -> _StopOnInterrupt:
+        """Take over SIGINT; signals belong to the main thread, elsewhere nothing happens."""
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._request)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give SIGINT back."""
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
