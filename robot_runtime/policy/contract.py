@@ -29,6 +29,9 @@ from robot_runtime.policy.spec import (
 SCHEMA = 1
 """Version of the contract's fields. A file of a newer schema is refused."""
 
+PHASE_SOURCES = ("phase", "phase_sin", "phase_cos")
+"""The sources that need the gait clock."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyContract:
@@ -157,9 +160,11 @@ class PolicyContract:
             return len(self.commands if term.channels is None else term.channels)
         if term.source == "last_action":
             return self.num_actions
-        if term.source in ("phase_sin", "phase_cos"):
+        if term.source in PHASE_SOURCES:
             return 0 if self.phase is None else len(self.phase.offsets)
-        return 4 if term.source == "base_quat" else 3
+        if term.source == "constant":
+            return len(term.value or ())
+        return {"base_quat": 4, "command_active": 1}.get(term.source, 3)
 
     def frame_dim(self, block: ObservationBlock) -> int:
         """Length of one frame of a block."""
@@ -253,7 +258,7 @@ def _check_observation(contract: PolicyContract) -> None:
 
 
 def _check_term(contract: PolicyContract, term: ObservationTerm, path: str) -> None:
-    if term.source in ("phase_sin", "phase_cos") and contract.phase is None:
+    if term.source in PHASE_SOURCES and contract.phase is None:
         raise ContractError(f"{path}: needs the gait clock, but phase is null")
     if term.joints is not None:
         contract.joint_indices(term.joints)

@@ -5,6 +5,7 @@ A rollout of a good policy stays inside its limits, and so would not notice when
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import fields
 
@@ -18,13 +19,15 @@ from robot_runtime.policy.proof import roll
 from robot_runtime.policy.trace import GoldenTrace, TraceInputs
 
 _EPISODES = 16
+_MAX_PUSH = 500
 
 
 def extreme_inputs(contract: PolicyContract, seed: int = 0) -> TraceInputs:
     """Short episodes of random states, quiet ones and ones beyond every bound.
 
     Each episode is long enough to fill every history. Odd rows are quiet, so that gains and
-    scales show unclipped; even rows reach up to twice the farthest bound of what they draw.
+    scales show unclipped; even rows reach up to twice the farthest bound of what they draw. Two
+    last episodes push commands and actions one way until rates and filters let them arrive.
 
     Args:
         contract: The contract whose bounds are passed.
@@ -38,19 +41,28 @@ def extreme_inputs(contract: PolicyContract, seed: int = 0) -> TraceInputs:
         int(history_gather(contract, block).max()) // contract.frame_dim(block)
         for block in contract.observation
     )
-    length = depth + 4
-    rows = _EPISODES * length
+    push = max(_push_length(contract), depth + 4)
+    lengths = [depth + 4] * _EPISODES + [push, push]
+    step = np.concatenate([np.arange(length) for length in lengths])
+    rows = len(step)
     loud = np.arange(rows) % 2 == 0
+    asked, actions = _asked(contract, rng, rows), _actions(contract, rng, loud)
+    up, down = slice(rows - 2 * push, rows - push), slice(rows - push, rows)
+    lower, upper = _command_bounds(contract)
+    asked[up], asked[down] = upper + 1.0, lower - 1.0
+    reach = _action_reach(contract)
+    actions[up], actions[down] = reach, -reach
     return TraceInputs(
-        start=np.arange(rows) % length == 0,
-        elapsed=_elapsed(contract, rng, length),
+        start=step == 0,
+        elapsed=np.repeat(rng.uniform(0.0, 10.0, len(lengths)), lengths)
+        + contract.timing.control_dt * step,
         base_quat=_quaternions(rng, rows),
         base_ang_vel_b=_draw(rng, loud, _reach(contract, "base_ang_vel", 3.0), 3),
         base_lin_vel_b=_draw(rng, loud, _reach(contract, "base_lin_vel", 2.0), 3),
         joint_pos=_joint_pos(contract, rng, loud),
         joint_vel=_joint_vel(contract, rng, loud),
-        asked=_asked(contract, rng, rows),
-        raw_action=_actions(contract, rng, loud),
+        asked=asked,
+        raw_action=actions,
     )
 
 
@@ -114,11 +126,16 @@ def _draw(
     return (rng.uniform(-1.0, 1.0, size=(len(loud), dim)) * size * reach).astype(np.float32)
 
 
-def _elapsed(
-    contract: PolicyContract, rng: np.random.Generator, length: int
-) -> NDArray[np.float64]:
-    begin = np.repeat(rng.uniform(0.0, 10.0, size=_EPISODES), length)
-    return begin + contract.timing.control_dt * np.tile(np.arange(length), _EPISODES)
+def _push_length(contract: PolicyContract) -> int:
+    """Policy steps until commands reach their bounds and filtered actions nine tenths of theirs."""
+    steps = [
+        max(abs(c.lower), abs(c.upper)) / (c.max_rate * contract.timing.control_dt)
+        for c in contract.commands
+        if c.max_rate is not None
+    ]
+    if contract.action.filter < 1.0:
+        steps.append(math.log(0.1) / math.log1p(-contract.action.filter))
+    return min(math.ceil(max(steps, default=0.0)) + 2, _MAX_PUSH)
 
 
 def _quaternions(rng: np.random.Generator, rows: int) -> NDArray[np.float32]:
@@ -147,8 +164,7 @@ def _joint_vel(
 
 def _asked(contract: PolicyContract, rng: np.random.Generator, rows: int) -> NDArray[np.float32]:
     """Beyond the ranges, and every third row just around the threshold of standing."""
-    lower = np.array([c.lower for c in contract.commands])
-    upper = np.array([c.upper for c in contract.commands])
+    lower, upper = _command_bounds(contract)
     middle, half = (upper + lower) / 2.0, (upper - lower) / 2.0
     asked = middle + rng.uniform(-2.0, 2.0, size=(rows, len(lower))) * np.maximum(half, 0.1)
     if contract.phase is not None and contract.phase.stand_threshold > 0.0 and len(lower):
@@ -159,9 +175,20 @@ def _asked(contract: PolicyContract, rng: np.random.Generator, rows: int) -> NDA
     return asked.astype(np.float32)
 
 
+def _command_bounds(
+    contract: PolicyContract,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    lower = np.array([c.lower for c in contract.commands], dtype=np.float64)
+    return lower, np.array([c.upper for c in contract.commands], dtype=np.float64)
+
+
 def _actions(
     contract: PolicyContract, rng: np.random.Generator, loud: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
+    return _draw(rng, loud, _action_reach(contract), contract.num_actions)
+
+
+def _action_reach(contract: PolicyContract) -> NDArray[np.float64]:
     """Beyond the raw bounds and what the target bounds translate to, and the last-action clips."""
     reach: list[float] = []
     seen = _reach(contract, "last_action", 3.0)
@@ -174,4 +201,4 @@ def _actions(
                 if bound is not None and scale:
                     far = max(far, 2.0 * abs((bound[i] - term.offset[i]) / scale))
             reach.append(far)
-    return _draw(rng, loud, np.array(reach), contract.num_actions)
+    return np.array(reach)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robot_runtime.policy.contract import PolicyContract
+from robot_runtime.policy.contract import PHASE_SOURCES, PolicyContract
 from robot_runtime.policy.observation import history_gather
 from robot_runtime.policy.spec import ObservationTerm
 
@@ -15,8 +15,10 @@ def term_labels(contract: PolicyContract, term: ObservationTerm) -> list[str]:
         parts = term.channels or contract.command_names
     elif term.source == "last_action":
         parts = contract.action_joints
-    elif term.source in ("phase_sin", "phase_cos"):
+    elif term.source in (*PHASE_SOURCES, "constant", "command_active"):
         parts = tuple(str(i) for i in range(contract.term_dim(term)))
+    elif term.source == "euler_xyz":
+        parts = ("roll", "pitch", "yaw")
     elif term.source == "base_quat":
         parts = tuple(contract.imu.quaternion_order)
     else:

@@ -6,6 +6,7 @@ builds one observation, the trainer thousands, with the same lines.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from robot_runtime.policy.codec import ContractError
 from robot_runtime.policy.contract import PolicyContract
+from robot_runtime.policy.gait import RestartingClock
 from robot_runtime.policy.spec import ObservationBlock
 from robot_runtime.policy.state import Array, AsArray, PolicyInputs, as_float32
 from robot_runtime.policy.terms import bind_term
@@ -42,6 +44,9 @@ class ObservationBuilder:
         self._blocks = [
             _Block(contract, block, asarray, batch_shape) for block in contract.observation
         ]
+        clock = contract.phase
+        restarts = clock is not None and clock.restart is not None
+        self._clock = RestartingClock(clock, asarray, batch_shape) if clock and restarts else None
         self.dim = contract.observation_dim
         self.frame_dim = sum(contract.frame_dim(block) for block in contract.observation)
 
@@ -51,6 +56,8 @@ class ObservationBuilder:
         Args:
             rows: bool, the batch shape: where to forget; None for everywhere.
         """
+        if self._clock is not None:
+            self._clock.reset(rows)
         for block in self._blocks:
             block.reset(rows)
 
@@ -65,6 +72,9 @@ class ObservationBuilder:
         Returns:
             The observation, float32, shape ``(..., dim)``: the network's inputs, concatenated.
         """
+        if self._clock is not None:
+            elapsed = self._clock.since_origin(inputs.elapsed, inputs.command)
+            inputs = dataclasses.replace(inputs, elapsed=elapsed)
         parts: list[Array] = []
         start = 0
         for block in self._blocks:
@@ -75,6 +85,8 @@ class ObservationBuilder:
 
     def commit(self) -> None:
         """File the frame computed last in the history."""
+        if self._clock is not None:
+            self._clock.commit()
         for block in self._blocks:
             block.commit()
 
@@ -83,6 +95,8 @@ class ObservationBuilder:
         state: dict[str, Array] = {}
         for i, block in enumerate(self._blocks):
             state[f"{i}.past"], state[f"{i}.fresh"] = block.past, block.fresh
+        if self._clock is not None:
+            state["clock.origin"], state["clock.stood"] = self._clock.origin, self._clock.stood
         return state
 
     def load_state_dict(self, state: dict[str, Array]) -> None:
@@ -99,6 +113,8 @@ class ObservationBuilder:
                     f"{tuple(block.past.shape)}"
                 )
             block.past, block.fresh = past, fresh
+        if self._clock is not None:
+            self._clock.origin, self._clock.stood = state["clock.origin"], state["clock.stood"]
 
 
 class _Block:

@@ -82,6 +82,24 @@ def heading(quat: Array) -> Array:
     return xp.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
 
 
+def euler_xyz(quat: Array) -> Array:
+    """Roll, pitch and yaw, the rotation being yaw after pitch after roll about fixed axes.
+
+    Args:
+        quat: Unit quaternions w, x, y, z, body to world, shape ``(..., 4)``.
+
+    Returns:
+        Angles, [rad], shape ``(..., 3)``: roll and yaw in (-pi, pi], pitch in [-pi/2, pi/2].
+    """
+    xp = array_namespace(quat)
+    w, x, y, z = quat[..., 0], quat[..., 1], quat[..., 2], quat[..., 3]
+    roll = xp.atan2(2.0 * (w * x + y * z), 1.0 - 2.0 * (x * x + y * y))
+    sine = 2.0 * (w * y - x * z)
+    # Rounding may leave [-1, 1] by one unit in the last place.
+    pitch = xp.asin(xp.minimum(xp.maximum(sine, -xp.ones_like(sine)), xp.ones_like(sine)))
+    return xp.stack([roll, pitch, heading(quat)], axis=-1)
+
+
 def cross(left: Array, right: Array) -> Array:
     """Cross product over the last axis, shape ``(..., 3)``."""
     xp = array_namespace(left, right)

@@ -13,13 +13,17 @@ Source = Literal[
     "projected_gravity",
     "base_lin_vel",
     "base_quat",
+    "euler_xyz",
     "command",
+    "command_active",
     "joint_pos",
     "joint_pos_rel",
     "joint_vel",
     "last_action",
+    "phase",
     "phase_sin",
     "phase_cos",
+    "constant",
 ]
 """What an observation term can be computed from."""
 
@@ -161,6 +165,8 @@ class ObservationTerm:
         stage: Which last action: the network's ``raw`` output or the ``applied`` one.
         frame: Frame of an angular or linear velocity.
         sensor: Measured at the ``base`` origin or at the ``imu`` (see `ImuSpec`).
+        value: The numbers of a ``constant`` term, or the one threshold above which the command's
+            norm counts as ``command_active``; None for every other source.
     """
 
     name: str
@@ -175,10 +181,17 @@ class ObservationTerm:
     stage: Literal["raw", "applied"]
     frame: Literal["body", "world"]
     sensor: Literal["base", "imu"]
+    value: tuple[float, ...] | None
 
     def __post_init__(self) -> None:
         """Refuse an empty scale, a reversed clip and a history of nothing."""
         _require_name("observation term", self.name)
+        if (self.value is not None) != (self.source in ("constant", "command_active")):
+            raise ContractError(
+                f"term {self.name!r}: value belongs to 'constant' and 'command_active' alone"
+            )
+        if self.value is not None and (not self.value or self._needs_one_number()):
+            raise ContractError(f"term {self.name!r}: value {self.value} has another length")
         if not self.scale or not self.noise:
             raise ContractError(f"term {self.name!r}: scale and noise need a number each")
         if self.clip is not None and not self.clip[0] < self.clip[1]:
@@ -187,6 +200,9 @@ class ObservationTerm:
             raise ContractError(f"term {self.name!r}: history_length {self.history_length} < 1")
         if any(not n >= 0.0 for n in self.noise):
             raise ContractError(f"term {self.name!r}: noise {self.noise} is negative")
+
+    def _needs_one_number(self) -> bool:
+        return self.source == "command_active" and self.value is not None and len(self.value) != 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -369,18 +385,24 @@ class PhaseClock:
         period: Length of a gait cycle, [s].
         offsets: Phase offset of each output, [cycles]; one per foot or one for all.
         start: Phase at the first observation, [cycles].
-        stand: What the clock does while the command's norm is at most ``stand_threshold``:
-            ``run`` on, give ``zero`` for sine and cosine, or stay ``fixed`` at ``stand_phase``.
-        stand_threshold: Norm of the command at or below which the robot stands.
+        stand: What the clock does while the robot is asked to stand: ``run`` on, give ``zero``
+            for sine and cosine, or stay ``fixed`` at ``stand_phase``.
+        stand_norm: When it is: the ``euclidean`` norm of the command is at most the threshold, or
+            those of its first two channels and of its third are, each alone (``separate``).
+        stand_threshold: That threshold.
         stand_phase: Phase of every output while standing fixed, [cycles].
+        restart: Phase at the first step after standing, [cycles], from where the clock goes on;
+            None where standing does not stop its counting.
     """
 
     period: float
     offsets: tuple[float, ...]
     start: float
     stand: Literal["run", "zero", "fixed"]
+    stand_norm: Literal["euclidean", "separate"]
     stand_threshold: float
     stand_phase: float
+    restart: float | None
 
     def __post_init__(self) -> None:
         """Refuse a clock that does not turn."""
@@ -390,6 +412,8 @@ class PhaseClock:
             raise ContractError("phase.offsets: a clock needs at least one")
         if not self.stand_threshold >= 0.0:
             raise ContractError(f"phase.stand_threshold: {self.stand_threshold} is negative")
+        if self.restart is not None and self.stand == "run":
+            raise ContractError("phase.restart: a clock that runs on never restarts")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,8 +11,16 @@ from numpy.typing import NDArray
 
 from robot_runtime.policy.codec import ContractError
 from robot_runtime.policy.contract import PolicyContract, index_by_name
-from robot_runtime.policy.rotation import cross, multiply, projected_gravity, rotate, rotate_inverse
-from robot_runtime.policy.spec import ObservationTerm, PhaseClock
+from robot_runtime.policy.gait import gait_phase, is_standing
+from robot_runtime.policy.rotation import (
+    cross,
+    euler_xyz,
+    multiply,
+    projected_gravity,
+    rotate,
+    rotate_inverse,
+)
+from robot_runtime.policy.spec import ObservationTerm
 from robot_runtime.policy.state import Array, AsArray, PolicyInputs
 
 TermFunction = Callable[[PolicyInputs], Array]
@@ -133,15 +141,54 @@ def _last_action(contract: PolicyContract, term: ObservationTerm, asarray: AsArr
     return lambda inputs: inputs.applied_action
 
 
+def _euler_xyz(contract: PolicyContract, term: ObservationTerm, asarray: AsArray) -> TermFunction:
+    if term.sensor == "imu":
+        mount = asarray(np.array(contract.imu.quat))
+        return lambda inputs: euler_xyz(multiply(inputs.state.base_quat, mount))
+    return lambda inputs: euler_xyz(inputs.state.base_quat)
+
+
+def _command_active(
+    contract: PolicyContract, term: ObservationTerm, asarray: AsArray
+) -> TermFunction:
+    (threshold,) = term.value or (0.0,)
+
+    def value(inputs: PolicyInputs) -> Array:
+        command = inputs.command
+        xp = array_namespace(command)
+        active = xp.sum(command * command, axis=-1) > threshold * threshold
+        return xp.astype(active, command.dtype)[..., None]
+
+    return value
+
+
+def _constant(contract: PolicyContract, term: ObservationTerm, asarray: AsArray) -> TermFunction:
+    numbers = asarray(np.array(term.value))
+
+    def value(inputs: PolicyInputs) -> Array:
+        xp, shape = array_namespace(numbers), inputs.state.joint_pos.shape[:-1]
+        return xp.broadcast_to(numbers, (*shape, numbers.shape[0]))
+
+    return value
+
+
 def _phase_sin(contract: PolicyContract, term: ObservationTerm, asarray: AsArray) -> TermFunction:
-    return _phase(contract, asarray, 0.0)
+    return _phase(contract, asarray, lambda xp, cycles: xp.sin(2.0 * math.pi * cycles))
 
 
 def _phase_cos(contract: PolicyContract, term: ObservationTerm, asarray: AsArray) -> TermFunction:
-    return _phase(contract, asarray, 0.25)
+    return _phase(contract, asarray, lambda xp, cycles: xp.cos(2.0 * math.pi * cycles))
 
 
-def _phase(contract: PolicyContract, asarray: AsArray, quarter: float) -> TermFunction:
+def _phase_cycles(
+    contract: PolicyContract, term: ObservationTerm, asarray: AsArray
+) -> TermFunction:
+    return _phase(contract, asarray, lambda _, cycles: cycles)
+
+
+def _phase(
+    contract: PolicyContract, asarray: AsArray, wave: Callable[[Array, Array], Array]
+) -> TermFunction:
     clock = contract.phase
     if clock is None:
         raise ContractError("phase: a gait clock term needs one, but phase is null")
@@ -149,46 +196,13 @@ def _phase(contract: PolicyContract, asarray: AsArray, quarter: float) -> TermFu
     xp = array_namespace(like)
 
     def value(inputs: PolicyInputs) -> Array:
-        cycles = gait_phase(clock, inputs.elapsed, inputs.command, xp)
-        wave = xp.sin(2.0 * math.pi * (cycles + quarter))
+        value = wave(xp, gait_phase(clock, inputs.elapsed, inputs.command, xp))
         if clock.stand == "zero":
             standing = is_standing(clock, inputs.command)
-            wave = xp.where(standing[..., None], xp.zeros_like(wave), wave)
-        return xp.astype(wave, like.dtype)
+            value = xp.where(standing[..., None], xp.zeros_like(value), value)
+        return xp.astype(value, like.dtype)
 
     return value
-
-
-def gait_phase(clock: PhaseClock, elapsed: Array, command: Array, xp: object) -> Array:
-    """Phase of every output of the gait clock.
-
-    Args:
-        clock: The clock.
-        elapsed: Time since the policy began, [s], float64, shape ``(...)``.
-        command: The command, shape ``(..., num_commands)``; a small one may stop the clock.
-        xp: Array namespace to compute in.
-
-    Returns:
-        Phase, [cycles] in [0, 1), float64 so that a day of walking stays exact, shape
-        ``(..., len(offsets))``.
-    """
-    ns: Array = xp
-    time = ns.asarray(elapsed)
-    offsets = ns.asarray(
-        np.array(clock.offsets) + clock.start, dtype=ns.float64, device=_device(time)
-    )
-    cycles = ns.astype(time, ns.float64)[..., None] / clock.period + offsets
-    cycles = cycles - ns.floor(cycles)
-    if clock.stand == "fixed":
-        standing = is_standing(clock, command)[..., None]
-        cycles = ns.where(standing, ns.full_like(cycles, clock.stand_phase), cycles)
-    return cycles
-
-
-def is_standing(clock: PhaseClock, command: Array) -> Array:
-    """Whether the command's norm is at most the clock's threshold; bool, shape ``(...)``."""
-    xp = array_namespace(command)
-    return xp.sum(command * command, axis=-1) <= clock.stand_threshold * clock.stand_threshold
 
 
 def _joint_picker(contract: PolicyContract, term: ObservationTerm) -> Callable[[Array], Array]:
@@ -220,11 +234,15 @@ _SOURCES: dict[str, Callable[[PolicyContract, ObservationTerm, AsArray], TermFun
     "projected_gravity": _projected_gravity,
     "base_lin_vel": _base_lin_vel,
     "base_quat": _base_quat,
+    "euler_xyz": _euler_xyz,
     "command": _command,
+    "command_active": _command_active,
     "joint_pos": _joint_pos,
     "joint_pos_rel": _joint_pos_rel,
     "joint_vel": _joint_vel,
     "last_action": _last_action,
+    "phase": _phase_cycles,
     "phase_sin": _phase_sin,
     "phase_cos": _phase_cos,
+    "constant": _constant,
 }

@@ -72,6 +72,7 @@ def make_term(name: str, source: str, **changes: Any) -> ObservationTerm:
         "stage": "raw",
         "frame": "body",
         "sensor": "base",
+        "value": None,
     }
     return ObservationTerm(**{**fields, **changes})
 
@@ -193,8 +194,10 @@ def rich_contract(**changes: Any) -> PolicyContract:
             offsets=(0.0, 0.5),
             start=0.1,
             stand="fixed",
+            stand_norm="euclidean",
             stand_threshold=0.15,
             stand_phase=0.2,
+            restart=0.3,
         ),
         "imu": ImuSpec(
             site="imu",
@@ -218,6 +221,10 @@ def _rich_state() -> ObservationBlock:
         make_term("joint_vel", "joint_vel", scale=(0.05,), clip=(-0.5, 0.5), clip_first=False),
         make_term("sin", "phase_sin", history_length=1),
         make_term("cos", "phase_cos", history_length=1),
+        make_term("phase", "phase", history_length=1),
+        make_term("euler", "euler_xyz", history_length=1),
+        make_term("active", "command_active", value=(0.23,), history_length=1),
+        make_term("constant", "constant", value=(0.7, -0.3), history_length=1),
         history=make_history(3, stride=2),
         clip=3.0,
     )
@@ -245,8 +252,8 @@ def _rich_action(names: tuple[str, ...]) -> ActionSpec:
                 legs,
                 raw_lower=(-3.0,) * 8,
                 raw_upper=(3.5,) * 8,
-                target_lower=(-2.0,) * 8,
-                target_upper=(1.2,) * 8,
+                target_lower=tuple(PARTS[name.split("_")[1]] - 0.5 for name in legs),
+                target_upper=tuple(PARTS[name.split("_")[1]] + 0.4 for name in legs),
             ),
             make_action("step", knee, relative_to="measured", offset=(0.05,)),
             make_action("wheel", wheel, kind="velocity", scale=(4.0,), offset=(0.5,)),

@@ -29,6 +29,10 @@ def rotation_matrix(quat: Vector) -> Vector:
     )
 
 
+def _cycles(angle: float) -> float:
+    return angle / (2 * math.pi) % 1.0
+
+
 class ReferencePolicy:
     """The path from state to efforts, remembered as plain lists."""
 
@@ -40,9 +44,12 @@ class ReferencePolicy:
         self.command = np.zeros(len(contract.commands))
         self.sent: list[dict[str, Vector]] = []
         self.smooth: dict[str, Vector] | None = None
+        self.stood = False
+        self.clock_zero = 0.0
 
     def observe(self, state: dict[str, Vector], asked: Vector, elapsed: float) -> Vector:
         self.command = self._shape_command(asked)
+        self._run_clock(elapsed)
         parts: list[float] = []
         for block, frames in zip(self.contract.observation, self.frames, strict=True):
             frames.append(
@@ -151,7 +158,39 @@ class ReferencePolicy:
             return state["joint_vel"][rows]
         if term.source == "last_action":
             return self.raw if term.stage == "raw" else self.applied
-        return self._phase(math.sin if term.source == "phase_sin" else math.cos, elapsed)
+        if term.source == "euler_xyz":
+            return self._euler(world @ mount if term.sensor == "imu" else world)
+        if term.source == "command_active":
+            assert term.value is not None
+            return np.array([float(np.linalg.norm(self.command) > term.value[0])])
+        if term.source == "constant":
+            return np.array(term.value)
+        waves = {"phase_sin": math.sin, "phase_cos": math.cos}
+        return self._phase(waves.get(term.source, _cycles), elapsed)
+
+    def _euler(self, matrix: Vector) -> Vector:
+        roll = math.atan2(matrix[2, 1], matrix[2, 2])
+        pitch = math.asin(-matrix[2, 0])
+        return np.array([roll, pitch, math.atan2(matrix[1, 0], matrix[0, 0])])
+
+    def _standing(self) -> bool:
+        clock = self.contract.phase
+        assert clock is not None
+        parts = (
+            [self.command]
+            if clock.stand_norm == "euclidean"
+            else [self.command[:2], self.command[2:3]]
+        )
+        return all(float(np.linalg.norm(p)) <= clock.stand_threshold for p in parts)
+
+    def _run_clock(self, elapsed: float) -> None:
+        clock = self.contract.phase
+        if clock is None or clock.restart is None:
+            return
+        if self.stood and not self._standing():
+            # The phase now is `restart`; phase = (elapsed - zero) / period + start.
+            self.clock_zero = elapsed - (clock.restart - clock.start) * clock.period
+        self.stood = self._standing()
 
     def _quat(self, term: ObservationTerm, quat: Vector) -> Vector:
         if term.sensor == "imu":
@@ -164,10 +203,10 @@ class ReferencePolicy:
     def _phase(self, wave: Any, elapsed: float) -> Vector:
         clock = self.contract.phase
         assert clock is not None
-        standing = float(np.linalg.norm(self.command)) <= clock.stand_threshold
+        standing = self._standing()
         out = []
         for offset in clock.offsets:
-            cycles = elapsed / clock.period + clock.start + offset
+            cycles = (elapsed - self.clock_zero) / clock.period + clock.start + offset
             if standing and clock.stand == "fixed":
                 cycles = clock.stand_phase
             value = wave(2 * math.pi * cycles)

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from robot_runtime.policy.codec import ContractError
 from robot_runtime.policy.contract import PolicyContract
+from robot_runtime.policy.gait import gait_phase, is_standing
 from robot_runtime.policy.labels import observation_labels
 from robot_runtime.policy.observation import ObservationBuilder
 from robot_runtime.policy.rotation import (
+    euler_xyz,
     heading,
     multiply,
     projected_gravity,
@@ -22,7 +24,7 @@ from robot_runtime.policy.rotation import (
 )
 from robot_runtime.policy.spec import PhaseClock
 from robot_runtime.policy.state import PolicyInputs, RobotState, as_float32
-from robot_runtime.policy.terms import gait_phase, required_measurements
+from robot_runtime.policy.terms import required_measurements
 from tests.helpers.contracts import make_block, make_history, make_term, quadruped_contract
 
 HALF = math.sqrt(0.5)
@@ -189,8 +191,10 @@ def clock(**changes: Any) -> PhaseClock:
         "offsets": (0.0, 0.5),
         "start": 0.0,
         "stand": "run",
+        "stand_norm": "euclidean",
         "stand_threshold": 0.1,
         "stand_phase": 0.5,
+        "restart": None,
     }
     return PhaseClock(**{**fields, **changes})
 
@@ -247,3 +251,37 @@ def test_every_element_has_a_name() -> None:
         "one[ang_vel_z] 1 steps back",
         "one[ang_vel_z]",
     ]
+
+
+def test_a_clock_that_restarts_at_the_first_step_after_standing() -> None:
+    contract = quadruped_contract(
+        phase=clock(stand="fixed", stand_phase=0.5, start=0.025, restart=0.0),
+        observation=(make_block(make_term("phase", "phase")),),
+    )
+    builder = ObservationBuilder(contract)
+    seen = []
+    for k, speed in enumerate([1.0, 1.0, 0.0, 0.0, 1.0, 1.0]):
+        command = as_float32(np.array([speed, 0.0, 0.0]))
+        seen.append(
+            float(builder.compute(inputs(elapsed=np.float64(k * 0.02), command=command))[0])
+        )
+        builder.commit()
+    # 20 ms are 0.025 cycles of 0.8 s.
+    np.testing.assert_allclose(seen, [0.025, 0.05, 0.5, 0.5, 0.0, 0.025], atol=1e-7)
+
+
+def test_separate_norms_of_driving_and_turning() -> None:
+    both = clock(stand="fixed", stand_norm="separate", stand_threshold=0.1)
+    command = np.array([[0.09, 0.0, 0.09], [0.11, 0.0, 0.0], [0.0, 0.0, 0.11], [0.08, 0.08, 0.0]])
+    assert is_standing(both, command).tolist() == [True, False, False, False]
+    one = clock(stand="fixed", stand_norm="euclidean", stand_threshold=0.1)
+    assert is_standing(one, command).tolist() == [False, False, False, False]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_euler_angles_of_single_turns(axis: int) -> None:
+    quat = np.zeros(4)
+    quat[0], quat[1 + axis] = math.cos(0.2), math.sin(0.2)
+    expected = np.zeros(3)
+    expected[axis] = 0.4
+    np.testing.assert_allclose(euler_xyz(quat), expected, atol=1e-12)

@@ -1,0 +1,95 @@
+"""The gait clock: the phase of a gait from the time since the policy began."""
+
+from __future__ import annotations
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from robot_runtime.policy.spec import PhaseClock
+from robot_runtime.policy.state import Array, AsArray
+
+
+def gait_phase(clock: PhaseClock, elapsed: Array, command: Array, xp: object) -> Array:
+    """Phase of every output of the gait clock.
+
+    Args:
+        clock: The clock.
+        elapsed: Time since the policy began, [s], float64, shape ``(...)``.
+        command: The command, shape ``(..., num_commands)``; a small one may stop the clock.
+        xp: Array namespace to compute in.
+
+    Returns:
+        Phase, [cycles] in [0, 1), float64 so that a day of walking stays exact, shape
+        ``(..., len(offsets))``.
+    """
+    ns: Array = xp
+    time = ns.asarray(elapsed)
+    offsets = ns.asarray(
+        np.array(clock.offsets) + clock.start, dtype=ns.float64, device=time.device
+    )
+    cycles = ns.astype(time, ns.float64)[..., None] / clock.period + offsets
+    cycles = cycles - ns.floor(cycles)
+    if clock.stand == "fixed":
+        standing = is_standing(clock, command)[..., None]
+        cycles = ns.where(standing, ns.full_like(cycles, clock.stand_phase), cycles)
+    return cycles
+
+
+def is_standing(clock: PhaseClock, command: Array) -> Array:
+    """Whether the command asks to stand, by the clock's norm and threshold.
+
+    Args:
+        clock: The clock.
+        command: The command, shape ``(..., num_commands)``.
+
+    Returns:
+        bool, shape ``(...)``.
+    """
+    xp = array_namespace(command)
+    limit = clock.stand_threshold * clock.stand_threshold
+    if clock.stand_norm == "euclidean":
+        return xp.sum(command * command, axis=-1) <= limit
+    planar = xp.sum(command[..., :2] * command[..., :2], axis=-1) <= limit
+    turning = xp.sum(command[..., 2:3] * command[..., 2:3], axis=-1) <= limit
+    return planar & turning
+
+
+class RestartingClock:
+    """Moves the origin of a clock that restarts at the first step after standing."""
+
+    def __init__(self, clock: PhaseClock, asarray: AsArray, batch_shape: tuple[int, ...]) -> None:
+        """Start with the origin where the policy begins.
+
+        Args:
+            clock: The clock; its ``restart`` is not None.
+            asarray: Makes constants of the array library and device to compute with.
+            batch_shape: Leading shape of every array in and out.
+        """
+        self._clock = clock
+        # Where the phase would be `start`, so that it is `restart` at the first moving step.
+        self._lead = ((clock.restart or 0.0) - clock.start) * clock.period
+        like = asarray(np.zeros(batch_shape))
+        xp = array_namespace(like)
+        self.origin: Array = xp.zeros_like(like, dtype=xp.float64)
+        self.stood: Array = xp.zeros_like(like, dtype=xp.bool)
+        self._next: tuple[Array, Array] = (self.origin, self.stood)
+
+    def since_origin(self, elapsed: Array, command: Array) -> Array:
+        """Time on this clock, [s], shape ``(...)``; `commit` makes its restarts count."""
+        xp = array_namespace(command)
+        standing = is_standing(self._clock, command)
+        origin = xp.where(self.stood & ~standing, elapsed - self._lead, self.origin)
+        self._next = (origin, standing)
+        return elapsed - origin
+
+    def commit(self) -> None:
+        """Make the step computed last the one before the next."""
+        self.origin, self.stood = self._next
+
+    def reset(self, rows: Array | None) -> None:
+        """Back to the start, in the rows where bool ``rows`` is True, or everywhere."""
+        xp = array_namespace(self.origin)
+        zero, never = xp.zeros_like(self.origin), xp.zeros_like(self.stood)
+        if rows is not None:
+            zero, never = xp.where(rows, zero, self.origin), xp.where(rows, never, self.stood)
+        self.origin, self.stood = zero, never
