@@ -28,7 +28,9 @@ def gait_phase(clock: PhaseClock, elapsed: Array, command: Array, xp: object) ->
         np.array(clock.offsets) + clock.start, dtype=ns.float64, device=time.device
     )
     cycles = ns.astype(time, ns.float64)[..., None] / clock.period + offsets
-    cycles = cycles - ns.floor(cycles)
+    # A cycle ends a rounding error early rather than late: 1 and 0 are the same phase.
+    cycles = cycles + 1e-9
+    cycles = ns.maximum(cycles - ns.floor(cycles) - 1e-9, ns.zeros_like(cycles))
     if clock.stand == "fixed":
         standing = is_standing(clock, command)[..., None]
         cycles = ns.where(standing, ns.full_like(cycles, clock.stand_phase), cycles)
