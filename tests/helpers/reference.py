@@ -30,7 +30,8 @@ def rotation_matrix(quat: Vector) -> Vector:
 
 
 def _cycles(angle: float) -> float:
-    return angle / (2 * math.pi) % 1.0
+    # Rounded first: a hair before the end of a cycle is its end.
+    return round(angle / (2 * math.pi), 8) % 1.0
 
 
 class ReferencePolicy:
