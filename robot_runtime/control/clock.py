@@ -14,6 +14,10 @@ _LOG = logging.getLogger(__name__)
 _WARN_EVERY = 1.0
 """Shortest time between two warnings about missed ticks, [s]."""
 
+_LATEST = 0.4
+"""Latest start of a tick after its deadline, in periods. Below one half, so that a scheduler that
+takes the processor between two readings of the clock cannot bring two starts that close."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tick:
@@ -55,9 +59,9 @@ class MonotonicClock:
     """Absolute deadlines on monotonic time.
 
     The deadline of tick k is ``start + k * period``, so that nothing accumulates. A tick that can
-    no longer start within half a period after its deadline is left out and counted, as in
-    ros2_control and upkie: the phase is kept, late ticks never come in a burst, and no two ticks
-    start less than half a period apart.
+    no longer start soon after its deadline is left out and counted, as in ros2_control and upkie:
+    the phase is kept, late ticks never come in a burst, and no two ticks start less than half a
+    period apart.
     """
 
     def __init__(
@@ -119,8 +123,8 @@ class MonotonicClock:
         return self._start + index * self._period
 
     def _first_in_time(self, now: float) -> int:
-        """The first tick whose deadline lies at most half a period back."""
-        return math.ceil((now - self._start) / self._period - 0.5)
+        """The first tick whose deadline does not lie too far back."""
+        return math.ceil((now - self._start) / self._period - _LATEST)
 
     def _warn(self, skipped: int, now: float) -> None:
         """Warn at most once in a while: a warning per missed tick would cost the next one."""
