@@ -185,9 +185,9 @@ def rich_contract(**changes: Any) -> PolicyContract:
         "observation": (_rich_state(), _rich_actions()),
         "action": _rich_action(names),
         "commands": (
-            CommandChannel(name="lin_vel_x", lower=-1.0, upper=1.5, max_rate=4.0),
-            CommandChannel(name="lin_vel_y", lower=-0.6, upper=0.6, max_rate=3.0),
-            CommandChannel(name="ang_vel_z", lower=-1.2, upper=1.0, max_rate=5.0),
+            CommandChannel(name="lin_vel_x", lower=-1.0, upper=1.4, max_rate=8.0),
+            CommandChannel(name="lin_vel_y", lower=-0.6, upper=0.6, max_rate=6.0),
+            CommandChannel(name="ang_vel_z", lower=-1.2, upper=1.0, max_rate=10.0),
         ),
         "phase": PhaseClock(
             period=0.5,
