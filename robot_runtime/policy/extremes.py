@@ -163,16 +163,27 @@ def _joint_vel(
 
 
 def _asked(contract: PolicyContract, rng: np.random.Generator, rows: int) -> NDArray[np.float32]:
-    """Beyond the ranges, and every third row just around the threshold of standing."""
+    """Beyond the ranges, and every third row just around a threshold where there is one."""
     lower, upper = _command_bounds(contract)
     middle, half = (upper + lower) / 2.0, (upper - lower) / 2.0
     asked = middle + rng.uniform(-2.0, 2.0, size=(rows, len(lower))) * np.maximum(half, 0.1)
-    if contract.phase is not None and contract.phase.stand_threshold > 0.0 and len(lower):
+    thresholds = _thresholds(contract)
+    if thresholds and len(lower):
         near = rng.normal(size=(rows, len(lower)))
         near /= np.linalg.norm(near, axis=1, keepdims=True)
-        near *= contract.phase.stand_threshold * rng.choice([0.97, 1.03], size=(rows, 1))
+        near *= rng.choice(thresholds, size=(rows, 1)) * rng.choice([0.97, 1.03], size=(rows, 1))
         asked[::3] = near[::3]
     return asked.astype(np.float32)
+
+
+def _thresholds(contract: PolicyContract) -> list[float]:
+    """Norms of the command at which a term switches."""
+    found = [] if contract.phase is None else [contract.phase.stand_threshold]
+    for block in contract.observation:
+        for term in block.terms:
+            if term.source == "command_active":
+                found += list(term.value or ())
+    return [threshold for threshold in found if threshold > 0.0]
 
 
 def _command_bounds(
