@@ -1,0 +1,1 @@
+"""Environments: batched MuJoCo, the robot environment on it, and adapters."""

@@ -1,0 +1,58 @@
+"""What the critic sees beside the policy's observation: things no robot measures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrivilegedTerm:
+    """One part of the privileged observation.
+
+    Attributes:
+        name: Its name.
+        kind: What it is under reflection: a ``polar`` vector, one number per foot, or a scalar.
+    """
+
+    name: str
+    kind: Literal["polar", "feet", "scalar"]
+
+
+TERMS = (
+    PrivilegedTerm(name="base_lin_vel_b", kind="polar"),
+    PrivilegedTerm(name="base_height", kind="scalar"),
+    PrivilegedTerm(name="foot_height", kind="feet"),
+    PrivilegedTerm(name="foot_contact", kind="feet"),
+    PrivilegedTerm(name="friction", kind="scalar"),
+    PrivilegedTerm(name="base_mass", kind="scalar"),
+    PrivilegedTerm(name="strength", kind="scalar"),
+    PrivilegedTerm(name="delay", kind="scalar"),
+)
+"""The terms, in order."""
+
+
+def term_dim(term: PrivilegedTerm, num_feet: int) -> int:
+    """Length of a term."""
+    return {"polar": 3, "feet": num_feet, "scalar": 1}[term.kind]
+
+
+def privileged_dim(num_feet: int) -> int:
+    """Length of all terms together."""
+    return sum(term_dim(term, num_feet) for term in TERMS)
+
+
+def privileged_observation(values: dict[str, Tensor]) -> Tensor:
+    """Concatenate the terms.
+
+    Args:
+        values: Each term by name, shape (n, dim) or, for a scalar, (n,).
+
+    Returns:
+        float32, shape (n, privileged_dim).
+    """
+    parts = [values[term.name] for term in TERMS]
+    return torch.cat([p.unsqueeze(-1) if p.ndim == 1 else p for p in parts], dim=-1)

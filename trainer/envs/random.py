@@ -1,0 +1,81 @@
+"""Random numbers that depend on where they are used, not on how many were drawn before.
+
+A draw is a pure function of (seed, environment, episode, stream, counter): running twice as many
+environments, another thread count or a resumed run changes none of them. The generator is
+SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014):
+every word is the mixed value of a counter, so whole batches are a dozen vector operations.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+UInt64Array = NDArray[np.uint64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_LOW_24 = np.uint64(0xFFFFFF)
+
+
+class Stream(IntEnum):
+    """What a draw is for: draws of different streams are independent."""
+
+    START = 1
+    AGE = 2
+    COMMAND = 3
+    PUSH = 4
+    SENSOR = 5
+
+
+def row_keys(seed: int, envs: NDArray[np.int64], episodes: NDArray[np.int64]) -> UInt64Array:
+    """Return one key per environment and episode.
+
+    Args:
+        seed: Seed of the run.
+        envs: Environment numbers, shape (n,).
+        episodes: Episode numbers within each environment, shape (n,).
+
+    Returns:
+        Keys, uint64, shape (n,).
+    """
+    start = _mix(np.full(envs.shape, seed % 2**64, dtype=np.uint64))
+    by_env = _mix(start + _GOLDEN * (envs.astype(np.uint64) + np.uint64(1)))
+    return _mix(by_env + _GOLDEN * (episodes.astype(np.uint64) + np.uint64(1)))
+
+
+def uniform(
+    keys: UInt64Array, stream: Stream, counter: NDArray[np.int64] | int, size: int
+) -> torch.Tensor:
+    """Draw numbers in [0, 1).
+
+    Args:
+        keys: Keys of the rows, shape (n,), from `row_keys`.
+        stream: What the draw is for.
+        counter: Number of the draw within the episode and stream, shape (n,) or one for all.
+        size: Numbers per row.
+
+    Returns:
+        float32, shape (n, size), on the CPU.
+    """
+    words = (size + 1) // 2
+    start = _mix(keys ^ _mix(np.full(1, stream, dtype=np.uint64) * _GOLDEN))
+    first = start + np.asarray(counter, dtype=np.uint64) * np.uint64(words) * _GOLDEN
+    mixed = _mix(first[:, None] + _GOLDEN * np.arange(1, words + 1, dtype=np.uint64))
+    # Two floats per word, of the 24 bits a float32 mantissa holds.
+    out = np.empty((len(keys), words, 2), dtype=np.float32)
+    out[..., 0] = mixed >> np.uint64(40)
+    out[..., 1] = mixed & _LOW_24
+    out *= np.float32(2.0**-24)
+    return torch.from_numpy(out.reshape(len(keys), 2 * words)[:, :size])
+
+
+def _mix(words: UInt64Array) -> UInt64Array:
+    """The finalizer of SplitMix64 (Stafford's variant 13); arithmetic wraps modulo 2**64."""
+    words = (words ^ (words >> np.uint64(30))) * _MIX_1
+    words = (words ^ (words >> np.uint64(27))) * _MIX_2
+    return words ^ (words >> np.uint64(31))

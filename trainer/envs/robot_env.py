@@ -1,0 +1,449 @@
+"""A robot that learns to walk at a commanded velocity: batched, randomized, exactly resumable."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from array_api_compat import array_namespace
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robot_runtime.policy.action import ActionMapper
+from robot_runtime.policy.command import CommandShaper
+from robot_runtime.policy.gait import gait_phase, is_standing
+from robot_runtime.policy.observation import ObservationBuilder
+from robot_runtime.policy.rotation import projected_gravity, rotate_inverse
+from robot_runtime.policy.state import PolicyInputs, RobotState
+from trainer.env import Observations, StepResult
+from trainer.envs.config import RobotEnvConfig
+from trainer.envs.episodes import Episodes
+from trainer.envs.model import build_model, find_bodies, find_geoms
+from trainer.envs.physics import BatchedPhysics, PhysicsParams, PhysicsState
+from trainer.envs.privileged import privileged_dim, privileged_observation
+from trainer.envs.random import Stream, row_keys, uniform
+from trainer.envs.targets import TargetQueue
+from trainer.tasks.commands import draw_commands, draw_steps
+from trainer.tasks.gait import gait_target
+from trainer.tasks.randomization import (
+    draw_robots,
+    draw_starts,
+    num_robot_draws,
+    num_start_draws,
+)
+from trainer.tasks.rewards import RewardInputs, active_terms, evaluate_terms, total_reward
+
+logger = logging.getLogger(__name__)
+
+
+class RobotEnv:
+    """`trainer.env.VecEnv` of a legged robot in `mujoco.batch`, following velocity commands.
+
+    The group ``policy`` is what the contract says a robot measures, with its noise; ``critic`` adds
+    what only a simulator knows. Tensors in and out live on ``device``, the physics on the CPU.
+
+    Attributes:
+        config: Robot, contract and task.
+        physics: The simulated robots, to look at or to render.
+    """
+
+    def __init__(
+        self,
+        config: RobotEnvConfig,
+        *,
+        num_envs: int,
+        seed: int = 0,
+        device: str = "cpu",
+        num_threads: int = 0,
+    ) -> None:
+        """Build the model and every row; `reset` starts the episodes.
+
+        Args:
+            config: Robot, contract and task.
+            num_envs: Environments stepped together.
+            seed: Seed of every draw.
+            device: Where tensors in and out live.
+            num_threads: Threads to simulate with; 0: as many as there are usable cores.
+
+        Raises:
+            BadInput: The robot model lacks what contract or task name.
+            Refused: The contract's actuators cannot be simulated.
+        """
+        contract = config.contract
+        model = build_model(config.robot.xml_path, contract, config.solver)
+        self.config = config
+        self.num_envs = num_envs
+        self.num_actions = contract.num_actions
+        self.max_episode_length = config.max_episode_length
+        self.device = torch.device(device)
+        self.physics = BatchedPhysics(model, contract, num_envs, num_threads or None)
+        self._seed = seed
+        self._contract = contract
+        self._builder = ObservationBuilder(contract, _tensor, (num_envs,))
+        self._mapper = ActionMapper(contract, _tensor)
+        self._shaper = CommandShaper(contract, _tensor)
+        latency = round(config.randomization.latency_s[1] / contract.timing.pd_dt)
+        self._queue = TargetQueue(contract, num_envs, contract.delay_steps + latency)
+        feet = config.robot.profile.foot_geoms
+        self._feet = find_geoms(model, feet)
+        self._foot_radius = _tensor(model.geom_size[self._feet, 0])
+        self._clear = find_bodies(model, config.fall.clear_bodies)
+        self._default = _tensor(contract.joint_array("default_pos"))
+        self._limits = (
+            _tensor(contract.joint_array("lower")),
+            _tensor(contract.joint_array("upper")),
+        )
+        self._command_range = (
+            _tensor(np.array([c.lower for c in contract.commands])),
+            _tensor(np.array([c.upper for c in contract.commands])),
+        )
+        self._offsets = torch.tensor(config.gait.offsets, dtype=torch.float64)
+        self._pose_weight = torch.tensor(config.pose_weight)
+        self._commands_given = False
+        self.obs_dims: Mapping[str, int] = {
+            "policy": contract.observation_dim,
+            "critic": contract.observation_dim + privileged_dim(len(feet)),
+        }
+        self._episodes = Episodes.empty(
+            num_envs, len(contract.commands), contract.num_actions, len(feet)
+        )
+        self._keys = row_keys(seed, np.arange(num_envs), self._episodes.number.numpy())
+        self._read()
+
+    @torch.no_grad()
+    def reset(self, *, random_episode_length: bool = False) -> Observations:
+        """Start every episode anew; see `VecEnv.reset`."""
+        self._start(torch.ones(self.num_envs, dtype=torch.bool))
+        if random_episode_length:
+            u = uniform(self._keys, Stream.AGE, 0, 1)[:, 0]
+            self._episodes.age = (u * self.max_episode_length).to(torch.int64)
+        return self._out(self._observe())
+
+    @torch.no_grad()
+    def reset_rows(self, rows: Tensor) -> Observations:
+        """Restart some environments; the others keep their observation. See `VecEnv.reset_rows`."""
+        self._start(rows.to("cpu", torch.bool))
+        return self._out(self._observe())
+
+    @torch.no_grad()
+    def step(self, actions: Tensor) -> StepResult:
+        """Advance every environment by one control period; see `VecEnv.step`.
+
+        Raises:
+            ValueError: ``actions`` has another shape than (num_envs, num_actions).
+        """
+        expected = (self.num_envs, self.num_actions)
+        if tuple(actions.shape) != expected:
+            raise ValueError(f"actions have shape {tuple(actions.shape)}, expected {expected}")
+        self._builder.commit()
+        earlier_action = self._episodes.last_action
+        self._act(actions.to("cpu", torch.float32))
+        self._push()
+        for pd_step in range(self._contract.decimation):
+            self.physics.step_pd(self._queue.at(pd_step))
+        self._episodes.step = self._episodes.step + 1
+        self._read()
+        inputs = self._reward_inputs(earlier_action)
+        faulty = self._take_faults()
+        terminated = self._fallen(inputs) | faulty
+        truncated = self._episodes.step + self._episodes.age >= self.max_episode_length
+        reward, log = self._reward(inputs, terminated, faulty)
+        self._next_commands()
+        final_obs = obs = self._observe()
+        done = terminated | truncated
+        if bool(done.any()):
+            self._start(done)
+            obs = self._observe()
+            if bool(faulty.any()):
+                # What a broken simulation says about its last moment is worth nothing.
+                final_obs = {
+                    name: torch.where(faulty[:, None], obs[name], last)
+                    for name, last in final_obs.items()
+                }
+        return StepResult(
+            obs=self._out(obs),
+            reward=reward.to(self.device),
+            terminated=terminated.to(self.device),
+            truncated=truncated.to(self.device),
+            final_obs=self._out(final_obs),
+            log=log,
+        )
+
+    def give_commands(self, command: Tensor) -> None:
+        """Ask for commands from outside from now on, instead of drawing them.
+
+        Args:
+            command: What is asked of every row, shape (num_envs, num_commands). It shows in the
+                observation after the next step or reset.
+        """
+        self._commands_given = True
+        self._episodes.asked = command.to("cpu", torch.float32).clone()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next step depends on; see `VecEnv.state_dict`."""
+        return {
+            "seed": self._seed,
+            "episodes": self._episodes.state_dict(),
+            "history": {k: v.clone() for k, v in self._builder.state_dict().items()},
+            "targets": self._queue.state_dict(),
+            "physics": self.physics.state_dict(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue exactly where ``state`` was taken; see `VecEnv.load_state_dict`."""
+        for part in ("seed", "episodes", "history", "targets", "physics"):
+            if part not in state:
+                raise ValueError(f"environment state: '{part}' is missing from {sorted(state)}")
+        self._episodes.load_state_dict(state["episodes"])
+        self._queue.load_state_dict(state["targets"])
+        self.physics.load_state_dict(state["physics"])
+        self._builder.load_state_dict({k: v.clone() for k, v in state["history"].items()})
+        self._seed = int(state["seed"])
+        envs = np.arange(self.num_envs)
+        self._keys = row_keys(self._seed, envs, self._episodes.number.numpy())
+        # The frame that the next step files in the history is computed anew.
+        self._read()
+        self._observe()
+
+    def _read(self) -> None:
+        """Look at the robots as they are now."""
+        state = self.physics.read()
+        self._base_height = state.base_pos_w[:, 2]
+        self._base_lin_vel_b: Tensor = rotate_inverse(state.base_quat, state.base_lin_vel_w)
+        self._state = RobotState(
+            time=self._elapsed(),
+            base_quat=state.base_quat,
+            base_ang_vel_b=state.base_ang_vel_b,
+            base_lin_vel_b=self._base_lin_vel_b,
+            joint_pos=state.joint_pos,
+            joint_vel=state.joint_vel,
+        )
+
+    def _act(self, raw: Tensor) -> None:
+        """Take the policy's output and send the joint targets on their way."""
+        episodes = self._episodes
+        applied = self._mapper.apply(raw, episodes.action)
+        episodes.raw_action, episodes.last_action, episodes.action = raw, episodes.action, applied
+        self._queue.push(self._mapper.targets(applied, self._state.joint_pos))
+
+    def _push(self) -> None:
+        """Change the base velocity of the rows whose time has come."""
+        config = self.config.randomization
+        if config.push_speed == 0.0:
+            return
+        rows = _indices(self._episodes.push_at <= self._episodes.step)
+        if not len(rows):
+            return
+        step = self._episodes.step[rows]
+        u = uniform(self._keys[rows], Stream.PUSH, step.numpy() + 1, 3)
+        velocity = torch.zeros(len(rows), 3)
+        velocity[:, :2] = config.push_speed * (2.0 * u[:, :2] - 1.0)
+        self.physics.push_rows(rows, velocity)
+        self._episodes.push_at[rows] = step + self._steps(u[:, 2], config.push_interval_s)
+
+    def _next_commands(self) -> None:
+        """Draw new commands where the old ones have ended, and tell the policy."""
+        episodes = self._episodes
+        rows = _indices(episodes.command_end <= episodes.step)
+        if len(rows) and not self._commands_given:
+            self._draw_commands(rows)
+        episodes.command = self._shaper(episodes.asked, episodes.command)
+
+    def _draw_commands(self, rows: NDArray[np.int64]) -> None:
+        episodes, config = self._episodes, self.config.commands
+        step = episodes.step[rows]
+        u = uniform(self._keys[rows], Stream.COMMAND, step.numpy(), 5)
+        episodes.asked[rows] = draw_commands(u[:, :4], *self._command_range, config)
+        episodes.command_end[rows] = step + self._steps(u[:, 4], config.interval_s)
+
+    def _steps(self, u: Tensor, interval_s: tuple[float, float]) -> Tensor:
+        return draw_steps(u, interval_s, self._contract.timing.control_dt)
+
+    def _start(self, where: Tensor) -> None:
+        """Begin a new episode in some rows."""
+        rows = _indices(where)
+        if not len(rows):
+            return
+        episodes, joints = self._episodes, len(self._contract.joints)
+        asked = episodes.asked[rows]
+        episodes.begin(torch.from_numpy(rows))
+        self._keys[rows] = row_keys(self._seed, rows, episodes.number.numpy()[rows])
+        sizes = (num_robot_draws(joints), num_start_draws(joints), 1)
+        u = uniform(self._keys[rows], Stream.START, 0, sum(sizes)).split(sizes, dim=1)
+        self._randomize(rows, u[0])
+        self._place(rows, u[1])
+        episodes.push_at[rows] = self._steps(u[2][:, 0], self.config.randomization.push_interval_s)
+        self._builder.reset(where)
+        self._queue.reset(where)
+        if self._commands_given:
+            episodes.asked[rows] = asked
+        else:
+            self._draw_commands(rows)
+        episodes.command[rows] = self._shaper(episodes.asked[rows], episodes.command[rows])
+        self._read()
+
+    def _randomize(self, rows: NDArray[np.int64], u: Tensor) -> None:
+        """Give robots the physics of a new episode."""
+        robots = draw_robots(u, self.config.randomization, len(self._contract.joints))
+        nominal = self.physics.nominal
+        self.physics.set_params(
+            rows,
+            PhysicsParams(
+                friction=nominal.friction[rows] if robots.friction is None else robots.friction,
+                base_mass=nominal.base_mass[rows] + robots.payload,
+                kp_scale=robots.kp_scale,
+                kd_scale=robots.kd_scale,
+                strength=robots.strength,
+            ),
+        )
+        latency = (robots.latency / self._contract.timing.pd_dt).round().to(torch.int64)
+        self._queue.delay[rows] = self._contract.delay_steps + latency
+
+    def _place(self, rows: NDArray[np.int64], u: Tensor) -> None:
+        """Put robots at their start, the lowest foot just on the ground."""
+        start = draw_starts(u, self.config.randomization)
+        base_pos = torch.zeros(len(rows), 3)
+        base_pos[:, 2] = self.config.robot.profile.base_height
+        joint_pos = torch.clamp(self._default + start.joint_offset, *self._limits)
+        self.physics.place_rows(
+            rows,
+            PhysicsState(
+                base_pos_w=base_pos,
+                base_quat=start.quat,
+                base_lin_vel_w=start.lin_vel_w,
+                base_ang_vel_b=start.ang_vel_b,
+                joint_pos=joint_pos,
+                joint_vel=torch.zeros_like(joint_pos),
+            ),
+        )
+        feet = self.physics.geom_pos_w(self._feet)[rows]
+        lift = (self._foot_radius - feet[..., 2]).amax(-1)
+        self.physics.lift_rows(rows, lift)
+        feet[..., 2] += lift[:, None]
+        self._episodes.foot_pos_w[rows] = feet
+
+    def _take_faults(self) -> Tensor:
+        """Rows whose simulation broke in this step, bool, shape (num_envs,)."""
+        faulty = torch.zeros(self.num_envs, dtype=torch.bool)
+        for name, rows in self.physics.take_faults().items():
+            faulty |= rows
+            first = int(_indices(rows)[0])
+            logger.warning(
+                "physics fault '%s' in %d environments (first %d, step %d of its episode): reset",
+                name,
+                int(rows.sum()),
+                first,
+                int(self._episodes.step[first]),
+            )
+        return faulty
+
+    def _fallen(self, inputs: RewardInputs) -> Tensor:
+        fall = self.config.fall
+        tilted = inputs.gravity_b[:, 2] > -math.cos(fall.max_tilt)
+        low = inputs.base_height < fall.min_height
+        if not len(self._clear):
+            return tilted | low
+        return tilted | low | (self.physics.body_height(self._clear).amin(-1) < fall.clear_height)
+
+    def _reward_inputs(self, earlier_action: Tensor) -> RewardInputs:
+        """Collect what the reward is computed from, and remember where the feet are."""
+        episodes, clock, state = self._episodes, self._contract.phase, self._state
+        assert clock is not None
+        foot_pos_w = self.physics.geom_pos_w(self._feet)
+        foot_vel_w = (foot_pos_w - episodes.foot_pos_w) / self._contract.timing.control_dt
+        episodes.foot_pos_w = foot_pos_w
+        foot_height = foot_pos_w[..., 2] - self._foot_radius
+        elapsed = self._elapsed()
+        phase = gait_phase(clock, elapsed, episodes.command, array_namespace(elapsed))
+        standing = is_standing(clock, episodes.command)
+        return RewardInputs(
+            command=episodes.command,
+            standing=standing,
+            base_lin_vel_b=self._base_lin_vel_b,
+            base_ang_vel_b=state.base_ang_vel_b,
+            gravity_b=projected_gravity(state.base_quat),
+            base_height=self._base_height,
+            joint_offset=state.joint_pos - self._default,
+            joint_vel=state.joint_vel,
+            joint_effort=self.physics.joint_effort(),
+            action=episodes.action,
+            last_action=episodes.last_action,
+            earlier_action=earlier_action,
+            foot_height=foot_height,
+            foot_vel_w=foot_vel_w,
+            foot_contact=foot_height < self.config.gait.contact_height,
+            gait=gait_target(phase, standing, self.config.gait, self._offsets),
+            pose_weight=self._pose_weight,
+        )
+
+    def _reward(
+        self, inputs: RewardInputs, terminated: Tensor, faulty: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Reward of the step and what there is to log."""
+        config = self.config.rewards
+        terms = evaluate_terms(inputs, config)
+        lin_error = (inputs.base_lin_vel_b[:, :2] - inputs.command[:, :2]).norm(dim=-1)
+        ang_error = (inputs.base_ang_vel_b[:, 2] - inputs.command[:, 2]).abs()
+        shown = torch.cat([terms, lin_error[:, None], ang_error[:, None]], dim=-1)
+        reward = total_reward(terms, terminated, config, self._contract.timing.control_dt)
+        if bool(faulty.any()):
+            shown = torch.where(faulty[:, None], 0.0, shown)
+            reward = torch.where(faulty, 0.0, reward)
+        names = [f"reward/{name}" for name in active_terms(config)]
+        names += ["error/lin_vel", "error/ang_vel"]
+        log = dict(zip(names, shown.mean(0).unbind(), strict=True))
+        log["episode/falls"] = terminated.float().mean()
+        log["nonfinite/state"] = faulty.float().sum()
+        return reward, log
+
+    def _observe(self) -> Observations:
+        """Observations of all groups, on the CPU."""
+        episodes, scale = self._episodes, self.config.randomization.sensor_noise
+        inputs = PolicyInputs(
+            state=self._state,
+            command=episodes.command,
+            raw_action=episodes.raw_action,
+            applied_action=episodes.action,
+            elapsed=self._elapsed(),
+        )
+        noise = None
+        if scale > 0.0:
+            u = uniform(self._keys, Stream.SENSOR, episodes.step.numpy(), self._builder.frame_dim)
+            noise = scale * (2.0 * u - 1.0)
+        policy = self._builder.compute(inputs, noise)
+        foot_height = episodes.foot_pos_w[..., 2] - self._foot_radius
+        params = self.physics.params
+        privileged = privileged_observation(
+            {
+                "base_lin_vel_b": self._base_lin_vel_b,
+                "base_height": self._base_height,
+                "foot_height": foot_height,
+                "foot_contact": (foot_height < self.config.gait.contact_height).float(),
+                "friction": params.friction,
+                "base_mass": params.base_mass,
+                "strength": params.strength.mean(-1),
+                "delay": self._queue.delay.float(),
+            }
+        )
+        return {"policy": policy, "critic": torch.cat([policy, privileged], dim=-1)}
+
+    def _elapsed(self) -> Tensor:
+        """Time since each episode began, [s], float64, shape (num_envs,)."""
+        return self._episodes.step.to(torch.float64) * self._contract.timing.control_dt
+
+    def _out(self, obs: Observations) -> Observations:
+        return {name: value.to(self.device) for name, value in obs.items()}
+
+
+def _tensor(values: NDArray[Any]) -> Tensor:
+    """The `AsArray` of the environment: torch, float32, on the CPU."""
+    return torch.as_tensor(values, dtype=torch.float32)
+
+
+def _indices(where: Tensor) -> NDArray[np.int64]:
+    return np.flatnonzero(where.numpy())
