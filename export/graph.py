@@ -1,0 +1,161 @@
+"""From a checkpoint to the module that is exported: raw observations in, mean actions out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from robot_runtime.errors import BadInput, Refused
+from robot_runtime.policy.contract import PolicyContract
+from robot_runtime.policy.labels import observation_labels
+from robot_runtime.policy.trace import GoldenTrace
+from trainer.checkpoint import (
+    Checkpoint,
+    build_actor,
+    load_checkpoint,
+    trace_to_arrays,
+)
+from trainer.networks.actor_critic import Actor
+from trainer.normalizer import RunningNormalizer
+
+BatchNetwork = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+"""Observations, shape ``(n, observation_dim)``, to raw actions, shape ``(n, num_actions)``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A checkpoint, read and ready for export.
+
+    Attributes:
+        checkpoint: What the file holds.
+        contract: Its contract.
+        trace: Its golden trace.
+        module: Its deterministic policy, on the CPU, without gradients.
+        normalizer: The module's normalizer, None where the run had none.
+    """
+
+    checkpoint: Checkpoint
+    contract: PolicyContract
+    trace: GoldenTrace
+    module: Policy
+    normalizer: RunningNormalizer | None
+
+
+class Policy(nn.Module):
+    """The deterministic policy: one tensor per input of the contract, one action out."""
+
+    def __init__(self, actor: nn.Module) -> None:
+        """Wrap a module that maps whole observations to actions."""
+        super().__init__()
+        self.actor = actor
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return raw actions ``(B, num_actions)`` for the contract's inputs, each ``(B, dim)``."""
+        return self.actor(inputs[0] if len(inputs) == 1 else torch.cat(inputs, dim=-1))
+
+
+def read_source(path: Path) -> Source:
+    """Read a checkpoint and refuse one that cannot become a policy file.
+
+    Raises:
+        BadInput: Unreadable, not a checkpoint of ours, or its parts do not fit each other.
+        Refused: It has no contract or no trace, or its normalizer was lost.
+    """
+    checkpoint = load_checkpoint(path)
+    if checkpoint.contract is None:
+        raise Refused(
+            f"checkpoint '{path}' has no contract: task '{checkpoint.task}' is not one that a "
+            "robot runs, so there is nothing to export"
+        )
+    if checkpoint.trace is None:
+        raise Refused(f"checkpoint '{path}' has no golden trace, so nothing could prove the export")
+    try:
+        contract = PolicyContract.from_json(checkpoint.contract)
+        trace = GoldenTrace.from_arrays(trace_to_arrays(checkpoint.trace))
+        actor = build_actor(checkpoint)
+    except BadInput as error:
+        raise BadInput(f"checkpoint '{path}': {error}") from None
+    return Source(
+        checkpoint=checkpoint,
+        contract=contract,
+        trace=trace,
+        module=make_policy(actor),
+        normalizer=check_normalizer(actor, checkpoint, contract),
+    )
+
+
+def make_policy(actor: nn.Module) -> Policy:
+    """The policy of an actor, ready to be run and traced."""
+    return Policy(actor).eval().requires_grad_(False)
+
+
+def check_normalizer(
+    actor: Actor, checkpoint: Checkpoint, contract: PolicyContract
+) -> RunningNormalizer | None:
+    """Hold the normalizer of the module against what settings and contract say.
+
+    A policy without the normalizer it was trained with still runs, and falls.
+
+    Returns:
+        The normalizer, None where the run had none.
+
+    Raises:
+        Refused: Settings, contract and module disagree, or the normalizer has seen nothing.
+    """
+    wanted = checkpoint.config.network.normalize_obs
+    found = isinstance(actor.normalizer, RunningNormalizer)
+    if wanted != found:
+        raise Refused(
+            f"the run's settings say normalize_obs = {wanted}, but the policy has "
+            f"{'a' if found else 'no'} normalizer ({type(actor.normalizer).__name__})"
+        )
+    if wanted != (contract.network.normalizer == "in_graph"):
+        raise Refused(
+            f"the run's settings say normalize_obs = {wanted}, but the contract's "
+            f"network.normalizer is '{contract.network.normalizer}'"
+        )
+    if not isinstance(actor.normalizer, RunningNormalizer):
+        return None
+    if not float(actor.normalizer.count) > 0.0:
+        raise Refused("the policy's normalizer has seen no observation: train before exporting")
+    return actor.normalizer
+
+
+def batch_network(module: nn.Module, contract: PolicyContract) -> BatchNetwork:
+    """A module over whole observations in NumPy.
+
+    Args:
+        module: One tensor per input of the contract, one action out.
+        contract: The contract that says how the observation is cut into inputs.
+    """
+    widths = list(contract.inputs().values())
+
+    def run(obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        with torch.no_grad():
+            return module(*torch.split(torch.from_numpy(obs), widths, dim=1)).numpy()
+
+    return run
+
+
+def example_inputs(contract: PolicyContract, batch: int) -> tuple[Tensor, ...]:
+    """Zeros of the contract's inputs, to trace with."""
+    return tuple(torch.zeros(batch, dim) for dim in contract.inputs().values())
+
+
+def constant_features(normalizer: RunningNormalizer, contract: PolicyContract) -> tuple[str, ...]:
+    """Names of the features that never changed in training.
+
+    The normalizer divides what such a feature does on the robot by ``eps`` alone, up to its bound:
+    whoever deploys the policy should know them.
+    """
+    std = normalizer.var.sqrt()
+    # Below the rounding of a float32 mean a deviation is none.
+    constant = std <= 1e-6 * normalizer.mean.abs().clamp(min=1.0)
+    labels = observation_labels(contract)
+    return tuple(label for label, flag in zip(labels, constant.tolist(), strict=True) if flag)

@@ -1,0 +1,188 @@
+"""From a checkpoint to files that prove themselves: build, gate, write whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import platform
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from export.graph import Source, batch_network, constant_features, read_source
+from export.onnx import export_onnx
+from export.parity import GateReport, run_gate
+from export.torchscript import read_torchscript, torchscript_bytes, trace_module
+from robot_runtime.errors import BadInput, GateFailed
+from robot_runtime.files import atomic_write
+from robot_runtime.policy.file import PolicyFile, load_policy, policy_bytes
+from robot_runtime.policy.inference import OnnxNetwork
+from robot_runtime.policy.proof import TraceMismatch
+from trainer.checkpoint import find_checkpoint
+
+Progress = Callable[[str], None]
+"""Called with what is being done, for people who wait."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exported:
+    """What an export wrote.
+
+    Attributes:
+        policy: The policy file, opened again and replayed.
+        torchscript: The TorchScript file, None where none was asked for.
+        checkpoint: The checkpoint it was made of.
+        gate: What the gate measured.
+    """
+
+    policy: PolicyFile
+    torchscript: Path | None
+    checkpoint: Path
+    gate: GateReport
+
+
+def export_checkpoint(
+    checkpoint: Path,
+    output: Path,
+    *,
+    torchscript: Path | None = None,
+    progress: Progress = lambda _: None,
+) -> Exported:
+    """Make a policy file of a checkpoint.
+
+    Args:
+        checkpoint: A checkpoint, or a run folder, which stands for its newest one.
+        output: The policy file to write, ``.onnx``.
+        torchscript: A TorchScript file to write too, ``.pt``.
+        progress: Told about each step.
+
+    Raises:
+        BadInput: The checkpoint cannot be read, or an output cannot be written.
+        Refused: The checkpoint cannot become a policy file.
+        GateFailed: What was exported does not act like the checkpoint, or the golden trace is not
+            reproduced.
+    """
+    found = find_checkpoint(checkpoint)
+    check_outputs(found, output, torchscript)
+    source = read_source(found)
+    with contextlib.ExitStack() as stack:
+        # Both temporary files first: a folder that cannot be written is told before the work.
+        temporary = stack.enter_context(atomic_write(output))
+        script = None if torchscript is None else stack.enter_context(atomic_write(torchscript))
+        progress("exporting to ONNX")
+        model = export_onnx(source.module, source.contract)
+        progress("tracing to TorchScript")
+        traced = trace_module(source.module, source.contract)
+        progress("comparing with the checkpoint")
+        gate = _gate(source, model, traced)
+        parts: dict[str, Any] = {
+            "contract": source.contract,
+            "trace": source.trace,
+            "provenance": provenance(source, found),
+            "report": gate.to_plain(),
+        }
+        progress("writing and opening again")
+        temporary.write_bytes(policy_bytes(model, **parts))
+        try:
+            policy = load_policy(temporary.read_bytes(), path=output)
+        except TraceMismatch as error:
+            raise GateFailed(f"{error}; nothing was written") from None
+        if script is not None:
+            script.write_bytes(torchscript_bytes(traced, **parts))
+            read_torchscript(script)
+    return Exported(policy=policy, torchscript=torchscript, checkpoint=found, gate=gate)
+
+
+def check_outputs(checkpoint: Path, output: Path, torchscript: Path | None) -> None:
+    """Refuse outputs with a misleading suffix, and outputs that would replace the checkpoint.
+
+    Raises:
+        BadInput: The message names the file.
+    """
+    if output.suffix != ".onnx":
+        raise BadInput(f"the policy file is an ONNX file, its name must end in .onnx: '{output}'")
+    if torchscript is None:
+        return
+    if torchscript.suffix != ".pt":
+        raise BadInput(f"a TorchScript file's name must end in .pt: '{torchscript}'")
+    if torchscript.exists() and torchscript.samefile(checkpoint):
+        raise BadInput(f"'{torchscript}' is the checkpoint itself; choose another name")
+
+
+def provenance(source: Source, checkpoint: Path) -> dict[str, Any]:
+    """Where a policy comes from, as plain JSON values: no path, no time, nothing of a machine."""
+    state = source.checkpoint
+    return {
+        "source": "surefoot checkpoint",
+        "checkpoint_sha256": hashlib.sha256(checkpoint.read_bytes()).hexdigest(),
+        "task": state.task,
+        "seed": state.config.seed,
+        "iteration": state.iteration,
+        "env_steps": state.env_steps,
+        "trained_with": dict(sorted(state.versions.items())),
+        "exported_with": _versions(),
+        "git_commit": _git_commit(),
+    }
+
+
+def _gate(source: Source, model: bytes, traced: torch.jit.ScriptModule) -> GateReport:
+    contract, trace, normalizer = source.contract, source.trace, source.normalizer
+    network = OnnxNetwork(model, contract)
+    if normalizer is None:
+        center = trace.observation.mean(axis=0)
+        spread = trace.observation.std(axis=0) + np.float32(0.01)
+    else:
+        center, spread = normalizer.center.numpy(), normalizer.scale.numpy()
+    report = run_gate(
+        batch_network(source.module, contract),
+        {"onnxruntime": network.batch, "TorchScript": batch_network(traced, contract)},
+        contract=contract,
+        trace=trace,
+        runtime=OnnxNetwork(model, contract),
+        center=center,
+        spread=spread,
+    )
+    if normalizer is None:
+        return report
+    return replace(
+        report,
+        constant_features=constant_features(normalizer, contract),
+        normalized_bound=normalizer.clip if normalizer.clip > 0.0 else None,
+    )
+
+
+def _versions() -> dict[str, str]:
+    """Versions of what an export depends on; a package that is not installed is left out."""
+    found = {"python": platform.python_version()}
+    for name in ("surefoot", "torch", "onnx", "onnxscript", "onnxruntime", "mujoco", "numpy"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _git_commit() -> str | None:
+    """The commit of this source tree, with ``-dirty`` where it was changed; None outside of git."""
+    here = Path(__file__).parent
+    try:
+        # Installed inside somebody's own repository, our files are not part of it.
+        for arguments in (
+            ["ls-files", "--error-unmatch", Path(__file__).name],
+            ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+        ):
+            done = subprocess.run(
+                ["git", *arguments],
+                cwd=here,
+                capture_output=True,
+                text=True,
+                timeout=10,
+                check=True,
+            )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
