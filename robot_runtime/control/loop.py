@@ -141,6 +141,7 @@ class ControlLoop:
         self._command: JointCommand | None = None
         self._policy_step: PolicyStep | None = None
         self._begun = False
+        self._walked = 0.0
         self._stop_errors = 0
         self._dropped = 0
         self._row.clear()
@@ -198,11 +199,9 @@ class ControlLoop:
         return self._summary(signals.count > 0, error)
 
     def close(self) -> None:
-        """Let go of robot, command source and recorder; none of them can keep the others."""
+        """Let go of robot and command source, whatever they say; the recorder is its owner's."""
         self._quietly(self._robot.close)
         self._quietly(self._source.close)
-        if self._recorder is not None:
-            self._quietly(self._recorder.close)
 
     def _over(self, duration: float | None) -> bool:
         if self._mode in (Mode.DAMPING, Mode.ESTOP):
@@ -291,6 +290,7 @@ class ControlLoop:
         if not math.isfinite(step.raw_action.sum()):
             self._faults |= Fault.ACTION_NONFINITE
         self._policy_step = step
+        self._walked = self._now - self._engaged + self._clock.period
         return self._handover.apply(self._to_command(step), self._now)
 
     def _to_command(self, step: PolicyStep) -> JointCommand:
@@ -351,13 +351,14 @@ class ControlLoop:
         row.policy(step)
         row.sent(sent)
 
-    def _wait(self) -> None:
+    def _wait(self) -> bool:
         self._phase = Fault.CLOCK_FAILED
         tick = self._clock.wait()
         self._timing.wait(tick)
         self._lateness, self._skipped = tick.lateness, tick.skipped
         if tick.overrun:
             self._pending |= Fault.OVERRUN
+        return True
 
     def _damp_on_fault(self) -> bool:
         """Latch damping if a fault of this tick asks for it; says whether one does."""
@@ -381,7 +382,7 @@ class ControlLoop:
             sent = self._quietly(self._robot.write, command)
             state = self._quietly(self._robot.read)
             self._quietly(self._record, state, sent)
-            if self._quietly(self._clock.wait) is None:
+            if not self._quietly(self._wait):
                 # A dead clock must not turn damping into one burst.
                 self._quietly(time.sleep, self.contract.timing.control_dt)
 
@@ -401,13 +402,12 @@ class ControlLoop:
             return None
 
     def _summary(self, stopped: bool, error: BaseException | None) -> RunSummary:
-        recorder = self._recorder
-        dropped = self._dropped + (0 if recorder is None else recorder.dropped)
         return self._fault_log.summary(
             mode=self._mode,
             stopped=stopped,
             error=error,
+            walked=self._walked,
             timing=self._timing.summary(),
-            records_dropped=dropped,
+            records_dropped=self._dropped,
             stop_errors=self._stop_errors,
         )

@@ -68,17 +68,8 @@ POLICY_FIELDS = (
 class Recorder(Protocol):
     """Takes the records of a loop. Must neither block nor keep the array it is given."""
 
-    @property
-    def dropped(self) -> int:
-        """Records that were lost so far."""
-        ...
-
     def write(self, record: NDArray[np.void]) -> None:
-        """Take one record, shape ``(1,)``, of the loop's `record_dtype`."""
-        ...
-
-    def close(self) -> None:
-        """Finish the log."""
+        """Take one record, shape ``(1,)``, of the loop's `record_dtype`; raise if it is lost."""
         ...
 
 
@@ -91,11 +82,6 @@ class MemoryRecorder:
         self._count = 0
 
     @property
-    def dropped(self) -> int:
-        """Memory loses nothing."""
-        return 0
-
-    @property
     def rows(self) -> NDArray[np.void]:
         """The records so far, shape ``(ticks,)``."""
         return self._rows[: self._count]
@@ -106,9 +92,6 @@ class MemoryRecorder:
             self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
         self._rows[self._count] = record[0]
         self._count += 1
-
-    def close(self) -> None:
-        """Nothing to finish."""
 
 
 class Row:

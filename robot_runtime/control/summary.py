@@ -22,6 +22,7 @@ class RunSummary:
         error: The exception that ended it; empty without one.
         mode: Mode at the end.
         faults: Ticks in which each fault was seen, by name.
+        walked: How long the policy ran, [s].
         timing: How well the rate was kept.
         records_dropped: Records that the flight log lost.
         stop_errors: Calls to robot, clock or recorder that raised while damping was sent.
@@ -32,6 +33,7 @@ class RunSummary:
     error: str
     mode: Mode
     faults: dict[str, int]
+    walked: float
     timing: LoopTiming
     records_dropped: int
     stop_errors: int
@@ -91,6 +93,7 @@ class FaultLog:
         mode: Mode,
         stopped: bool,
         error: BaseException | None,
+        walked: float,
         timing: LoopTiming,
         records_dropped: int,
         stop_errors: int,
@@ -109,6 +112,7 @@ class FaultLog:
             error="" if error is None else _text(error),
             mode=mode,
             faults={str(fault.name): n for fault, n in self._counts.items()},
+            walked=walked,
             timing=timing,
             records_dropped=records_dropped,
             stop_errors=stop_errors,

@@ -93,7 +93,7 @@ class Schedule:
         Raises:
             BadInput: There are no segments, or a duration is not positive.
         """
-        if not segments or not all(duration > 0.0 for duration, _ in segments):
+        if not segments or not all(0.0 < duration < math.inf for duration, _ in segments):
             raise BadInput("a schedule needs at least one segment, each of positive duration")
         self._asked = [Asked(values=np.array(v, dtype=np.float64)) for _, v in segments]
         self._ends = np.cumsum([duration for duration, _ in segments])
@@ -240,6 +240,25 @@ def parse_command(contract: PolicyContract, text: str) -> NDArray[np.float64]:
             f"command {text!r}: expected three numbers vx,vy,wz or channel=number,..."
         ) from None
     return command_array(contract, values, f"command {text!r}")
+
+
+def parse_source(contract: PolicyContract, text: str) -> Constant | Schedule:
+    """Read one command, or a schedule ``seconds: command; seconds: command; ...``.
+
+    Raises:
+        BadInput: A part is neither; see `parse_command`.
+    """
+    if ":" not in text:
+        return Constant(parse_command(contract, text))
+    segments: list[tuple[float, NDArray[np.float64]]] = []
+    for part in filter(None, (piece.strip() for piece in text.split(";"))):
+        seconds, _, command = part.partition(":")
+        try:
+            duration = float(seconds)
+        except ValueError:
+            raise BadInput(f"schedule {part!r}: expected seconds: command") from None
+        segments.append((duration, parse_command(contract, command)))
+    return Schedule(segments)
 
 
 def demo_schedule(contract: PolicyContract) -> Schedule:

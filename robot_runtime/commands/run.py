@@ -1,0 +1,246 @@
+"""`surefoot run`: a policy file in real time on a robot."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import math
+import sys
+from typing import Any
+
+from robot_runtime.cli import Parser
+from robot_runtime.control.clock import MonotonicClock
+from robot_runtime.control.flightlog import make_header
+from robot_runtime.control.loop import ControlLoop
+from robot_runtime.control.realtime import PRIORITY, quiet_memory, realtime
+from robot_runtime.control.record import Recorder
+from robot_runtime.control.recorder import FlightRecorder
+from robot_runtime.control.summary import RunSummary
+from robot_runtime.control.teleop import (
+    KEYBOARD_HELP,
+    CommandSource,
+    Keyboard,
+    Schedule,
+    demo_schedule,
+    parse_source,
+)
+from robot_runtime.control.timing import Spread
+from robot_runtime.drivers import driver_names, load_driver
+from robot_runtime.errors import BadInput, ExitCode
+from robot_runtime.policy.file import PolicyFile, open_policy
+
+_SIMULATED = frozenset({"mock", "sim"})
+_CONSTANT_DURATION = 10.0
+_LOWEST_RATE = 0.99
+
+_EPILOG = """\
+The robot is passive, stands up from its measured pose, gives its joints to the policy for
+--duration, and ends in damping. Ctrl-C ends it early; a second one lets the motors go limp.
+
+examples:
+  surefoot run policy.onnx --robot sim
+  surefoot run policy.onnx --robot sim --command "2: 0,0,0; 4: 0.5,0,0; 2: 0,0,0.8"
+  surefoot run policy.onnx --robot mock --command 0.5,0,0 --duration 10 --log flight.npz
+  surefoot run policy.onnx --robot mock --option fail=stale --option at=3
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run a policy and say what happened.
+
+    Returns:
+        0 if it ended as planned or was asked to, 1 if a fault ended it, the rate was too low for
+        ``--rate-check`` or records of the log were lost.
+    """
+    args = _parse(argv)
+    options = _options(args.option)
+    load_driver(args.robot)
+    policy = open_policy(args.policy)
+    with contextlib.ExitStack() as stack:
+        source, duration = _commands(policy, args)
+        stack.callback(source.close)
+        recorder = None
+        if args.log is not None:
+            header = make_header(
+                policy.contract, policy=args.policy, policy_sha256=policy.sha256, robot=args.robot
+            )
+            recorder = FlightRecorder(args.log, header)
+            stack.callback(recorder.close)
+        if _wants_realtime(args):
+            for line in stack.enter_context(realtime(args.priority, args.cpu)):
+                print(f"surefoot run: {line}", file=sys.stderr)
+        else:
+            stack.enter_context(quiet_memory())
+        if not args.json:
+            _announce(policy, args.robot, duration, isinstance(source, Keyboard))
+        summary = _fly(policy, args.robot, options, source, recorder, duration)
+        # Said before the log is finished, so that a log that cannot be does not hide it.
+        code = _report(args, policy, summary)
+    if args.log is not None and not args.json:
+        print(f"flight log     {args.log}")
+    return code
+
+
+def _fly(
+    policy: PolicyFile,
+    driver: str,
+    options: dict[str, str],
+    source: CommandSource,
+    recorder: Recorder | None,
+    duration: float | None,
+) -> RunSummary:
+    robot = load_driver(driver)(policy, options)
+    try:
+        clock = MonotonicClock(policy.contract.timing.control_dt)
+        loop = ControlLoop(policy, robot, clock, source=source, recorder=recorder)
+    except BaseException:
+        robot.close()
+        raise
+    summary = loop.run(duration)
+    loop.close()
+    return summary
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = Parser(
+        "surefoot run", description="Run a policy file in real time on a robot.", epilog=_EPILOG
+    )
+    parser.add_argument("policy", help="the policy file")
+    parser.add_argument(
+        "--robot", required=True, help=f"driver of the robot: {', '.join(driver_names())}"
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the driver; may be given several times",
+    )
+    parser.add_argument(
+        "--command",
+        help="vx,vy,wz [m/s, rad/s], channel=number,..., a schedule 'seconds: command; ...', or "
+        "'keyboard'; without it: stand, walk, step sideways, turn, stop",
+    )
+    parser.add_argument(
+        "--duration",
+        type=float,
+        metavar="S",
+        help="how long the policy runs, 'inf' until Ctrl-C; default: the length of the schedule, "
+        f"{_CONSTANT_DURATION:g} s for one command, until stopped with the keyboard",
+    )
+    parser.add_argument("--log", metavar="F", help="write a flight log (.npz)")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    parser.add_argument(
+        "--rate-check",
+        action="store_true",
+        help=f"fail if fewer than {_LOWEST_RATE:.0%} of the ticks ran",
+    )
+    parser.add_argument(
+        "--realtime",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="real-time priority and locked memory; default: on a real robot",
+    )
+    parser.add_argument(
+        "--priority", type=int, default=PRIORITY, help=f"SCHED_FIFO priority (default {PRIORITY})"
+    )
+    parser.add_argument("--cpu", type=int, help="processor to stay on")
+    args = parser.parse_args(argv)
+    if args.duration is not None and not args.duration > 0.0:
+        parser.error(f"argument --duration: {args.duration:g} s is not positive")
+    return args
+
+
+def _options(given: list[str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise BadInput(f"--option {text!r}: expected name=value")
+        if name in options:
+            raise BadInput(f"--option {name}: given twice")
+        options[name] = value
+    return options
+
+
+def _commands(policy: PolicyFile, args: argparse.Namespace) -> tuple[CommandSource, float | None]:
+    contract, text, duration = policy.contract, args.command, args.duration
+    if text is None:
+        source: CommandSource = demo_schedule(contract)
+    elif text == "keyboard":
+        source = Keyboard(contract)
+    else:
+        source = parse_source(contract, text)
+    if duration is not None:
+        return source, None if math.isinf(duration) else duration
+    if isinstance(source, Schedule):
+        return source, source.duration
+    return source, None if isinstance(source, Keyboard) else _CONSTANT_DURATION
+
+
+def _wants_realtime(args: argparse.Namespace) -> bool:
+    return args.robot not in _SIMULATED if args.realtime is None else args.realtime
+
+
+def _announce(policy: PolicyFile, robot: str, duration: float | None, keyboard: bool) -> None:
+    rate = 1.0 / policy.contract.timing.control_dt
+    until = "until Ctrl-C" if duration is None else f"for {duration:g} s"
+    print(f"Running {policy.contract.name} on {robot} at {rate:g} Hz {until}")
+    if keyboard:
+        print(KEYBOARD_HELP)
+    sys.stdout.flush()
+
+
+def _report(args: argparse.Namespace, policy: PolicyFile, summary: RunSummary) -> int:
+    timing = summary.timing
+    share = timing.ticks / max(1, timing.ticks + timing.skipped)
+    slow = args.rate_check and share < _LOWEST_RATE
+    good = summary.good and not slow and not summary.records_dropped
+    if args.json:
+        print(json.dumps(_plain(args, policy, summary, good), allow_nan=False))
+    else:
+        print("\n".join(_table(summary)))
+        if slow:
+            print(f"too slow: {share:.1%} of the ticks ran, {_LOWEST_RATE:.0%} are needed")
+    return ExitCode.GOOD if good else ExitCode.FAILED
+
+
+def _plain(
+    args: argparse.Namespace, policy: PolicyFile, summary: RunSummary, good: bool
+) -> dict[str, Any]:
+    return {
+        "good": good,
+        "policy": args.policy,
+        "policy_sha256": policy.sha256,
+        "robot": args.robot,
+        "log": args.log,
+        **dataclasses.asdict(summary),
+        "mode": summary.mode.name,
+    }
+
+
+def _table(summary: RunSummary) -> list[str]:
+    timing = summary.timing
+    lines = [
+        f"ended          {summary.ended}" + (f": {summary.cause}" if summary.cause else ""),
+        f"mode           {summary.mode.name}",
+        f"policy ran     {summary.walked:.2f} s",
+        f"rate           {timing.rate:.2f} Hz of {1.0 / timing.period:g} Hz over "
+        f"{timing.elapsed:.2f} s",
+        f"ticks          {timing.ticks}, skipped {timing.skipped}, overruns {timing.overruns}",
+        f"compute        {_spread(timing.compute)}",
+        f"lateness       {_spread(timing.lateness)}",
+    ]
+    if summary.faults:
+        seen = ", ".join(f"{name} {count}" for name, count in summary.faults.items())
+        lines.append(f"faults [ticks] {seen}")
+    if summary.records_dropped:
+        lines.append(f"log records    {summary.records_dropped} lost")
+    return lines
+
+
+def _spread(spread: Spread) -> str:
+    p50, p99, largest = (1e3 * value for value in (spread.p50, spread.p99, spread.max))
+    return f"p50 {p50:.2f} ms, p99 {p99:.2f} ms, max {largest:.2f} ms"
