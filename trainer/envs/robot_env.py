@@ -173,6 +173,16 @@ class RobotEnv:
             log=log,
         )
 
+    @property
+    def robot_state(self) -> RobotState:
+        """What the robots measure now, noise-free, contract order, leading shape (num_envs,)."""
+        return self._state
+
+    @property
+    def episodes(self) -> Episodes:
+        """What is remembered of the current episodes; to look at."""
+        return self._episodes
+
     def give_commands(self, command: Tensor) -> None:
         """Ask for commands from outside from now on, instead of drawing them.
 

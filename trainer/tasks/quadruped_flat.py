@@ -22,6 +22,7 @@ from robot_runtime.robots import RobotModel, load_model
 from trainer.config import NetworkConfig, PPOConfig, SymmetryConfig, TrainConfig
 from trainer.envs.config import FallConfig, RobotEnvConfig
 from trainer.envs.model import SolverOptions, imu_mount, joint_axes
+from trainer.envs.recorder import RobotDeployment
 from trainer.envs.robot_env import RobotEnv
 from trainer.tasks.base import TaskRun
 from trainer.tasks.commands import CommandConfig
@@ -38,7 +39,7 @@ def make(*, num_envs: int, seed: int, device: str, num_threads: int) -> TaskRun:
     """Build the task; see `trainer.tasks.base.MakeTask`."""
     config = env_config()
     env = RobotEnv(config, num_envs=num_envs, seed=seed, device=device, num_threads=num_threads)
-    return TaskRun(env=env, train=train_config())
+    return TaskRun(env=env, train=train_config(), deployment=RobotDeployment(config))
 
 
 def train_config() -> TrainConfig:
