@@ -230,11 +230,11 @@ def _replaced(model: mujoco.MjModel, a: int, i: int, joint: Joint) -> Finding:
             and same_limit
             and (_same(kd, joint.kd, 1e-6) or (kd == 0.0 and _same(damping, joint.kd, 1e-6)))
         )
-        has = f"position servo with kp {kp:g}, kd {kd:g}, joint damping {damping:g}"
+        has = f"position servo with kp {kp:g}, kd {kd:g}, joint damping {damping:g} and"
     else:
-        same, has = same_limit, "motor"
+        same, has = same_limit, "motor with"
     text = (
-        f"{has} and {_show_limit(limit)} replaced by the contract's kp {joint.kp:g}, "
+        f"{has} {_show_limit(limit)} replaced by the contract's kp {joint.kp:g}, "
         f"kd {joint.kd:g} and {_show_limit(_limit(joint))}"
     )
     return Finding(subject=joint.name, text=text, differs=not same)

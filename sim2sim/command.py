@@ -1,0 +1,326 @@
+"""The verb `surefoot sim2sim`: the file that ships, in the loop that ships, judged in MuJoCo."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import shlex
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from robot_runtime.cli import Parser
+from robot_runtime.control.teleop import parse_command
+from robot_runtime.errors import BadInput, ExitCode
+from robot_runtime.files import atomic_write
+from robot_runtime.policy.contract import PolicyContract
+from robot_runtime.policy.file import open_policy
+from sim2sim.doctor import grouped
+from sim2sim.evaluate import Job, RunResult, Verdict, judge, run_scenarios
+from sim2sim.metrics import Thresholds
+from sim2sim.model import build_model, find_model
+from sim2sim.report import Report, render
+from sim2sim.scenarios import (
+    Scenario,
+    command_scenario,
+    disturbed_scenario,
+    nominal_scenario,
+    nominal_schedule,
+)
+
+_PROG = "surefoot sim2sim"
+
+_EPILOG = """\
+What is run:
+  the nominal schedule (stand 2 s, 0.5 m/s forward 4 s, 0.3 m/s sideways 4 s, turn at 0.8 rad/s 4 s,
+  stop 2 s) from drawn starts, the same with drawn disturbances, or one constant command.
+
+Exit codes: 0 passed, 1 failed a check, 2 bad input or refused.
+
+examples:
+  surefoot sim2sim policy.onnx --report page.html
+  surefoot sim2sim policy.onnx --scenarios 20 --disturbed 200 --seed 7 --json
+  surefoot sim2sim policy.onnx --model scene.xml --command 0.5,0,0 --duration 20
+"""
+
+_KEPT_RUNS = 20
+"""Most runs whose trajectories are kept for the plots."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the verb.
+
+    Args:
+        argv: The arguments after the verb's name.
+
+    Returns:
+        `ExitCode.GOOD` when every check passed, `ExitCode.FAILED` otherwise.
+
+    Raises:
+        SurefootError: The policy, the model or an argument cannot be used.
+    """
+    args = _parse(argv)
+    thresholds = _thresholds(args)
+    policy = open_policy(args.policy)
+    # Everything that can be refused is refused here, before the first of many runs.
+    sim = build_model(policy.contract, find_model(policy.contract, args.model), args.physics_dt)
+    scenarios, notes = _scenarios(policy.contract, args)
+    job = Job(policy=args.policy, scene=args.model, physics_dt=args.physics_dt)
+    with _progress(len(scenarios)) as advance:
+        results = run_scenarios(
+            job,
+            scenarios,
+            workers=_workers(args.workers, len(scenarios)),
+            keep=lambda s: s.kind != "disturbed" and s.index < _KEPT_RUNS,
+            done=lambda _: advance(),
+        )
+    verdict = judge(results, thresholds)
+    report = Report(
+        policy=policy,
+        sim=sim,
+        results=results,
+        verdict=verdict,
+        thresholds=thresholds,
+        notes=notes,
+        command=f"{_PROG} {shlex.join(argv)}",
+    )
+    if args.report is not None:
+        with atomic_write(args.report) as temporary:
+            temporary.write_text(render(report), encoding="utf-8")
+    if args.json:
+        print(json.dumps(_as_json(report), indent=2, allow_nan=False))
+    else:
+        _print(report)
+        if args.report is not None:
+            print(f"report: {args.report}")
+    return ExitCode.GOOD if verdict.passed else ExitCode.FAILED
+
+
+def _parse(argv: list[str]) -> Namespace:
+    defaults = Thresholds()
+    parser = Parser(
+        _PROG,
+        description="Validate a policy file in MuJoCo with the control loop that ships.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("policy", type=Path, help="the policy file")
+    parser.add_argument(
+        "--model", type=Path, metavar="SCENE.XML", help="a MuJoCo scene instead of the robot model"
+    )
+    parser.add_argument(
+        "--scenarios", type=int, default=5, metavar="N", help="nominal runs (default 5)"
+    )
+    parser.add_argument(
+        "--disturbed", type=int, default=0, metavar="N", help="disturbed runs (default 0)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of all draws (default 0)")
+    parser.add_argument(
+        "--command",
+        metavar="VX,VY,WZ",
+        help="one run with this constant command instead; also channel=number,...",
+    )
+    parser.add_argument(
+        "--duration", type=float, default=20.0, metavar="S", help="its length (default 20 s)"
+    )
+    parser.add_argument(
+        "--physics-dt",
+        type=float,
+        metavar="S",
+        help="physics step (default: the training's, at most 0.005 s)",
+    )
+    parser.add_argument(
+        "--max-lin-vel-error",
+        type=float,
+        default=defaults.lin_vel_error,
+        metavar="X",
+        help=f"passes up to this, m/s (default {defaults.lin_vel_error:g})",
+    )
+    parser.add_argument(
+        "--max-ang-vel-error",
+        type=float,
+        default=defaults.ang_vel_error,
+        metavar="X",
+        help=f"passes up to this, rad/s (default {defaults.ang_vel_error:g})",
+    )
+    parser.add_argument(
+        "--max-disturbed-falls",
+        type=float,
+        default=defaults.disturbed_falls,
+        metavar="SHARE",
+        help=f"passes up to this (default {defaults.disturbed_falls:g})",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=0, metavar="N", help="processes (default: by the work)"
+    )
+    parser.add_argument("--report", type=Path, metavar="PAGE.HTML", help="write a page with plots")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    return parser.parse_args(argv)
+
+
+def _thresholds(args: Namespace) -> Thresholds:
+    for name in ("max_lin_vel_error", "max_ang_vel_error", "max_disturbed_falls"):
+        value = getattr(args, name)
+        if not (math.isfinite(value) and value >= 0.0):
+            option = "--" + name.replace("_", "-")
+            raise BadInput(f"{option} {value}: expected a number of at least 0")
+    return Thresholds(
+        lin_vel_error=args.max_lin_vel_error,
+        ang_vel_error=args.max_ang_vel_error,
+        disturbed_falls=args.max_disturbed_falls,
+    )
+
+
+def _scenarios(contract: PolicyContract, args: Namespace) -> tuple[list[Scenario], list[str]]:
+    """What to run, and what had to be left out or clipped."""
+    for name in ("scenarios", "disturbed", "seed", "workers"):
+        if getattr(args, name) < 0:
+            raise BadInput(f"--{name} {getattr(args, name)}: expected a number of at least 0")
+    if args.command is not None:
+        if not (math.isfinite(args.duration) and args.duration >= 2.0):
+            raise BadInput(f"--duration {args.duration}: expected at least 2 s")
+        command = parse_command(contract, args.command)
+        scenario, notes = command_scenario(contract, command, args.duration)
+        return [scenario], notes
+    if args.scenarios + args.disturbed == 0:
+        raise BadInput("nothing to run: --scenarios and --disturbed are both 0")
+    segments, notes = nominal_schedule(contract)
+    if not segments:
+        raise BadInput(f"the nominal schedule is empty for this policy: {'; '.join(notes)}")
+    nominal = [nominal_scenario(contract, args.seed, i) for i in range(args.scenarios)]
+    disturbed = [disturbed_scenario(contract, args.seed, i) for i in range(args.disturbed)]
+    return nominal + disturbed, notes
+
+
+def _workers(asked: int, runs: int) -> int:
+    """One process per core where there is enough to do for each to pay for its start."""
+    if asked:
+        return asked
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return max(1, min(cores, runs // 10))
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr where somebody looks at it; gives what moves it on."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("simulating"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    shown = sys.stderr.isatty() and total > 1
+    with Progress(*columns, console=console, disable=not shown, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda: progress.advance(task)
+
+
+def _print(report: Report) -> None:
+    policy, sim = report.policy, report.sim
+    contract = policy.contract
+    rows = policy.replayed.rows if policy.replayed is not None else 0
+    print(f"policy  {policy.path.name}: {contract.name}, contract {contract.sha256()[:12]}")
+    print(f"trace   {rows} rows ({policy.trace.origin}) replayed")
+    print(f"model   {sim.file.path}, physics step {1e3 * sim.physics_dt:g} ms")
+    for subjects, finding in grouped(sim.findings):
+        if finding.differs:
+            print(f"differs {_shortened(subjects)}: {finding.text}")
+    for note in report.notes:
+        print(f"note    {note}")
+    print()
+    _print_segments(report.verdict)
+    _print_runs(report.results)
+    print()
+    for check in report.verdict.checks:
+        if not check.passed:
+            print(f"FAILED  {check.name}: {check.value:.3f} {check.unit}, limit {check.limit:g}")
+    print("PASS" if report.verdict.passed else "FAIL")
+
+
+def _print_segments(verdict: Verdict) -> None:
+    if not verdict.segments:
+        return
+    print(f"{'segment':<10} {'asked':>19} {'mean':>19} {'error m/s':>10} {'rad/s':>7} {'runs':>5}")
+    for s in verdict.segments:
+        asked, mean = _vector(s.command), _vector(s.velocity)
+        print(
+            f"{s.name:<10} {asked:>19} {mean:>19} {s.lin_vel_error:>10.3f} "
+            f"{s.ang_vel_error:>7.3f} {s.runs:>5}"
+        )
+
+
+def _print_runs(results: Sequence[RunResult]) -> None:
+    for kind in ("nominal", "disturbed", "command"):
+        group = [r for r in results if r.scenario.kind == kind]
+        if not group:
+            continue
+        good = sum(not r.failure for r in group)
+        share = sum(r.metrics.saturation for r in group) / len(group)
+        rate = sum(r.metrics.action_rate for r in group) / len(group)
+        print(
+            f"{kind:<10} {good} of {len(group)} reached their end; efforts at their limit "
+            f"{100.0 * share:.2f} %; actions change by {rate:.2f} /s"
+        )
+    for result in results:
+        if result.failure:
+            print(
+                f"  {result.scenario.name}: after {result.metrics.duration:.2f} s, {result.failure}"
+            )
+
+
+def _shortened(subjects: str) -> str:
+    names = subjects.split(", ")
+    return subjects if len(names) <= 3 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+
+
+def _vector(values: tuple[float, float, float]) -> str:
+    return ", ".join(f"{round(value, 2) + 0.0:.2f}" for value in values)
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    policy, sim = report.policy, report.sim
+    return {
+        "passed": report.verdict.passed,
+        "checks": [
+            {**dataclasses.asdict(check), "passed": check.passed} for check in report.verdict.checks
+        ],
+        "segments": [dataclasses.asdict(segment) for segment in report.verdict.segments],
+        "runs": [_run_json(result) for result in report.results],
+        "thresholds": dataclasses.asdict(report.thresholds),
+        "policy": {
+            "path": str(policy.path),
+            "sha256": policy.sha256,
+            "name": policy.contract.name,
+            "contract_sha256": policy.contract.sha256(),
+            "provenance": policy.provenance,
+        },
+        "model": {
+            "path": str(sim.file.path),
+            "sha256": sim.file.sha256,
+            "physics_dt": sim.physics_dt,
+            "findings": [dataclasses.asdict(finding) for finding in sim.findings],
+        },
+        "notes": list(report.notes),
+    }
+
+
+def _run_json(result: RunResult) -> dict[str, Any]:
+    scenario = result.scenario
+    drawn = scenario.disturbance
+    return {
+        "kind": scenario.kind,
+        "seed": scenario.seed,
+        "index": scenario.index,
+        "failure": result.failure,
+        "faults": result.faults,
+        "metrics": dataclasses.asdict(result.metrics),
+        "disturbance": None if drawn is None else dataclasses.asdict(drawn),
+    }
