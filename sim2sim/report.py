@@ -216,7 +216,7 @@ def _findings(report: Report) -> str:
         [
             f'<span class="{"bad" if finding.differs else "soft"}">'
             f"{'differs' if finding.differs else 'note'}</span>",
-            _text(subjects),
+            _text("all joints" if subjects == every else subjects),
             _text(finding.text),
         ]
         for subjects, finding in sorted(grouped(sim.findings), key=lambda pair: not pair[1].differs)
