@@ -163,7 +163,8 @@ class ReferencePolicy:
             return self._euler(world @ mount if term.sensor == "imu" else world)
         if term.source == "command_active":
             assert term.value is not None
-            return np.array([float(np.linalg.norm(self.command) > term.value[0])])
+            counted = self._channels(term.channels)
+            return np.array([float(np.linalg.norm(counted) > term.value[0])])
         if term.source == "constant":
             return np.array(term.value)
         waves = {"phase_sin": math.sin, "phase_cos": math.cos}
@@ -174,14 +175,15 @@ class ReferencePolicy:
         pitch = math.asin(-matrix[2, 0])
         return np.array([roll, pitch, math.atan2(matrix[1, 0], matrix[0, 0])])
 
+    def _channels(self, names: tuple[str, ...] | None) -> Vector:
+        order = self.contract.command_names
+        return np.array([self.command[order.index(name)] for name in names or order])
+
     def _standing(self) -> bool:
         clock = self.contract.phase
         assert clock is not None
-        parts = (
-            [self.command]
-            if clock.stand_norm == "euclidean"
-            else [self.command[:2], self.command[2:3]]
-        )
+        command = self._channels(clock.stand_channels)
+        parts = [command] if clock.stand_norm == "euclidean" else [command[:2], command[2:3]]
         return all(float(np.linalg.norm(p)) <= clock.stand_threshold for p in parts)
 
     def _run_clock(self, elapsed: float) -> None:
