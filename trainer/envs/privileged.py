@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from trainer.mirror_table import POLAR, Reflection, concat, named_reflection, vector_reflection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +46,30 @@ def term_dim(term: PrivilegedTerm, num_feet: int) -> int:
 def privileged_dim(num_feet: int) -> int:
     """Length of all terms together."""
     return sum(term_dim(term, num_feet) for term in TERMS)
+
+
+def privileged_labels(feet: Sequence[str]) -> list[str]:
+    """A name for every number, such as ``foot_height[FL_foot]``."""
+    parts = {"polar": ["x", "y", "z"], "feet": list(feet)}
+    return [
+        f"{term.name}[{part}]" if part else term.name
+        for term in TERMS
+        for part in parts.get(term.kind, [""])
+    ]
+
+
+def privileged_reflection(feet: Sequence[str]) -> Reflection:
+    """The mirror image of the privileged observation.
+
+    Raises:
+        Refused: A foot has no partner on the other side.
+    """
+    parts = {
+        "polar": vector_reflection(POLAR),
+        "feet": named_reflection(feet),
+        "scalar": vector_reflection([1.0]),
+    }
+    return concat([parts[term.kind] for term in TERMS])
 
 
 def privileged_observation(values: dict[str, Tensor]) -> Tensor:

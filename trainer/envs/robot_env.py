@@ -15,7 +15,7 @@ from torch import Tensor
 
 from robot_runtime.policy.action import ActionMapper
 from robot_runtime.policy.command import CommandShaper
-from robot_runtime.policy.gait import gait_phase, is_standing
+from robot_runtime.policy.gait import gait_phase, is_standing, standing_command
 from robot_runtime.policy.observation import ObservationBuilder
 from robot_runtime.policy.rotation import projected_gravity, rotate_inverse
 from robot_runtime.policy.state import PolicyInputs, RobotState
@@ -183,6 +183,23 @@ class RobotEnv:
         """What is remembered of the current episodes; to look at."""
         return self._episodes
 
+    @torch.no_grad()
+    def put(self, state: PhysicsState, step: Tensor) -> Observations:
+        """Begin episodes in given states, the lowest foot on the ground.
+
+        Args:
+            state: A state for every row, leading shape (num_envs,); the base is moved up or down.
+            step: Control steps since the episode began, int64, shape (num_envs,).
+
+        Returns:
+            The observations.
+        """
+        self._start(torch.ones(self.num_envs, dtype=torch.bool))
+        self._put(np.arange(self.num_envs), state)
+        self._episodes.step = step.clone()
+        self._read()
+        return self._out(self._observe())
+
     def give_commands(self, command: Tensor) -> None:
         """Ask for commands from outside from now on, instead of drawing them.
 
@@ -320,7 +337,7 @@ class RobotEnv:
         base_pos = torch.zeros(len(rows), 3)
         base_pos[:, 2] = self.config.robot.profile.base_height
         joint_pos = torch.clamp(self._default + start.joint_offset, *self._limits)
-        self.physics.place_rows(
+        self._put(
             rows,
             PhysicsState(
                 base_pos_w=base_pos,
@@ -331,6 +348,9 @@ class RobotEnv:
                 joint_vel=torch.zeros_like(joint_pos),
             ),
         )
+
+    def _put(self, rows: NDArray[np.int64], state: PhysicsState) -> None:
+        self.physics.place_rows(rows, state)
         feet = self.physics.geom_pos_w(self._feet)[rows]
         lift = (self._foot_radius - feet[..., 2]).amax(-1)
         self.physics.lift_rows(rows, lift)
@@ -369,8 +389,9 @@ class RobotEnv:
         episodes.foot_pos_w = foot_pos_w
         foot_height = foot_pos_w[..., 2] - self._foot_radius
         elapsed = self._elapsed()
-        phase = gait_phase(clock, elapsed, episodes.command, array_namespace(elapsed))
-        standing = is_standing(clock, episodes.command)
+        deciding = standing_command(self._contract, episodes.command)
+        phase = gait_phase(clock, elapsed, deciding, array_namespace(elapsed))
+        standing = is_standing(clock, deciding)
         return RewardInputs(
             command=episodes.command,
             standing=standing,

@@ -21,6 +21,7 @@ from robot_runtime.policy.spec import (
 from robot_runtime.robots import RobotModel, load_model
 from trainer.config import NetworkConfig, PPOConfig, SymmetryConfig, TrainConfig
 from trainer.envs.config import FallConfig, RobotEnvConfig
+from trainer.envs.mirror_check import make_mirror_table
 from trainer.envs.model import SolverOptions, imu_mount, joint_axes
 from trainer.envs.recorder import RobotDeployment
 from trainer.envs.robot_env import RobotEnv
@@ -39,7 +40,12 @@ def make(*, num_envs: int, seed: int, device: str, num_threads: int) -> TaskRun:
     """Build the task; see `trainer.tasks.base.MakeTask`."""
     config = env_config()
     env = RobotEnv(config, num_envs=num_envs, seed=seed, device=device, num_threads=num_threads)
-    return TaskRun(env=env, train=train_config(), deployment=RobotDeployment(config))
+    return TaskRun(
+        env=env,
+        train=train_config(),
+        symmetry=make_mirror_table(config),
+        deployment=RobotDeployment(config),
+    )
 
 
 def train_config() -> TrainConfig:
@@ -134,6 +140,7 @@ def make_contract(robot: RobotModel) -> PolicyContract:
             offsets=(0.0,),
             start=0.0,
             stand="zero",
+            stand_channels=None,
             stand_norm="euclidean",
             stand_threshold=0.1,
             stand_phase=0.0,
