@@ -12,18 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_runtime.control.clock import Clock
-from robot_runtime.control.modes import TRANSITIONS, Event, Mode
-from robot_runtime.control.record import Recorder, Row
-from robot_runtime.control.robot import Robot, check_robot
-from robot_runtime.control.safety import (
+from robot_runtime.control.faults import (
     DAMP_FAULTS,
     HOLD_FAULTS,
     ZERO_COMMAND_FAULTS,
     Fault,
+)
+from robot_runtime.control.modes import TRANSITIONS, Event, Mode
+from robot_runtime.control.record import Recorder, Row
+from robot_runtime.control.robot import Robot, check_robot
+from robot_runtime.control.safety import (
     Guards,
     SafetyLimits,
     Watchdog,
     damping_command,
+    finite,
     limp_command,
 )
 from robot_runtime.control.signals import StopSignals
@@ -181,7 +184,7 @@ class ControlLoop:
             duration: How long the policy runs, [s]; None until it is stopped.
 
         Returns:
-            What happened. SIGINT, SIGTERM and SIGHUP end the run; a second one lets the motors
+            What happened. SIGINT, SIGTERM and SIGHUP end the run; a second SIGINT lets the motors
             go limp at once.
         """
         error: BaseException | None = None
@@ -285,9 +288,9 @@ class ControlLoop:
         if self._mode is Mode.STAND:
             return self._stand.command(self._now)
         step = self._pipeline.step(state, self._asked, self._now - self._engaged)
-        if not math.isfinite(step.observation.sum()):
+        if not finite(step.observation):
             self._faults |= Fault.OBSERVATION_NONFINITE
-        if not math.isfinite(step.raw_action.sum()):
+        if not finite(step.raw_action):
             self._faults |= Fault.ACTION_NONFINITE
         self._policy_step = step
         self._walked = self._now - self._engaged + self._clock.period
@@ -375,7 +378,7 @@ class ControlLoop:
             self._faults |= self._phase
         self._mode = TRANSITIONS[self._mode, Event.DAMP]
         for _ in range(self._damping_ticks):
-            if signals.count > 1:
+            if signals.insistent:
                 self._mode = TRANSITIONS[self._mode, Event.ESTOP]
             command = self._limp if self._mode is Mode.ESTOP else self._damping
             self._quietly(self._begin_stop_tick)

@@ -1,128 +1,18 @@
-"""What can go wrong, how it is noticed, and the one table of what is done about it."""
+"""The guards: how it is noticed that something goes wrong. What is done then: `faults.py`."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from dataclasses import dataclass
-from enum import Enum, IntFlag
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robot_runtime.control.faults import Fault
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.state import JointCommand, RobotState
-
-
-class Fault(IntFlag):
-    """Everything that is counted as gone wrong. The bits stand in flight logs: never reuse one."""
-
-    STATE_NONFINITE = 1 << 0
-    """A measured number is NaN or infinite."""
-    ATTITUDE_INVALID = 1 << 1
-    """The quaternion is no rotation: an IMU that is not up gives zeros, which look upright."""
-    JOINT_POSITION = 1 << 2
-    """A joint is measured farther beyond its limit than a stop gives way."""
-    JOINT_VELOCITY = 1 << 3
-    """A joint is measured faster than it can turn, for several ticks."""
-    TILT = 1 << 4
-    """The base leans farther than a robot that will stay on its feet."""
-    STATE_STALE = 1 << 5
-    """No new measurement for a short while."""
-    STATE_LOST = 1 << 6
-    """No new measurement for too long."""
-    TIME_BACKWARDS = 1 << 7
-    """The measurement is older than the one before."""
-    OBSERVATION_NONFINITE = 1 << 8
-    """The observation has a NaN or an infinity."""
-    ACTION_NONFINITE = 1 << 9
-    """The network's output has a NaN or an infinity."""
-    TARGET_NONFINITE = 1 << 10
-    """What would be sent has a NaN or an infinity."""
-    TARGET_LIMITED = 1 << 11
-    """A target lay beyond a limit of its joint."""
-    EFFORT = 1 << 12
-    """The targets ask a joint for more than its motor gives, for long: it is blocked."""
-    OPERATOR_SILENT = 1 << 13
-    """The command source has not been heard of for a while."""
-    OPERATOR_INVALID = 1 << 14
-    """The command source failed, or gave a number that is none."""
-    OVERRUN = 1 << 15
-    """A tick's work was not done in time."""
-    LOOP_STALLED = 1 << 16
-    """Nothing was sent for so long that the robot was without control."""
-    READ_FAILED = 1 << 17
-    """Reading the robot raised."""
-    POLICY_FAILED = 1 << 18
-    """Observation, network or mapping raised."""
-    WRITE_FAILED = 1 << 19
-    """Sending to the robot raised."""
-    CLOCK_FAILED = 1 << 20
-    """Waiting for the next tick raised."""
-    RECORDER_FAILED = 1 << 21
-    """The flight log lost a record."""
-    INTERNAL = 1 << 22
-    """Anything else raised."""
-
-
-class Reaction(Enum):
-    """What is done about a fault."""
-
-    NOTE = "note"
-    """Counted; the robot walks on."""
-    LIMIT = "limit"
-    """The target was moved to the limit; the robot walks on."""
-    ZERO_COMMAND = "zero command"
-    """The policy is asked for zero velocity."""
-    HOLD = "hold"
-    """The last command is sent again; the policy waits."""
-    DAMP = "damp"
-    """Stiffness off, damping kept, latched: the robot sinks and the run ends."""
-
-
-REACTIONS = MappingProxyType(
-    {
-        Fault.STATE_NONFINITE: Reaction.DAMP,
-        Fault.ATTITUDE_INVALID: Reaction.DAMP,
-        Fault.JOINT_POSITION: Reaction.DAMP,
-        Fault.JOINT_VELOCITY: Reaction.DAMP,
-        Fault.TILT: Reaction.DAMP,
-        Fault.STATE_STALE: Reaction.HOLD,
-        Fault.STATE_LOST: Reaction.DAMP,
-        Fault.TIME_BACKWARDS: Reaction.DAMP,
-        Fault.OBSERVATION_NONFINITE: Reaction.DAMP,
-        Fault.ACTION_NONFINITE: Reaction.DAMP,
-        Fault.TARGET_NONFINITE: Reaction.DAMP,
-        Fault.TARGET_LIMITED: Reaction.LIMIT,
-        Fault.EFFORT: Reaction.DAMP,
-        Fault.OPERATOR_SILENT: Reaction.ZERO_COMMAND,
-        Fault.OPERATOR_INVALID: Reaction.ZERO_COMMAND,
-        Fault.OVERRUN: Reaction.NOTE,
-        Fault.LOOP_STALLED: Reaction.DAMP,
-        Fault.READ_FAILED: Reaction.DAMP,
-        Fault.POLICY_FAILED: Reaction.DAMP,
-        Fault.WRITE_FAILED: Reaction.DAMP,
-        Fault.CLOCK_FAILED: Reaction.DAMP,
-        Fault.RECORDER_FAILED: Reaction.NOTE,
-        Fault.INTERNAL: Reaction.DAMP,
-    }
-)
-"""The reaction to every fault. Nothing else decides."""
-
-
-def faults_with(reaction: Reaction) -> Fault:
-    """All faults that have this reaction, as one value to test against."""
-    found = Fault(0)
-    for fault, own in REACTIONS.items():
-        if own is reaction:
-            found |= fault
-    return found
-
-
-DAMP_FAULTS = faults_with(Reaction.DAMP)
-HOLD_FAULTS = faults_with(Reaction.HOLD)
-ZERO_COMMAND_FAULTS = faults_with(Reaction.ZERO_COMMAND)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,10 +76,14 @@ class Guards:
                 f"the robot measured {state.joint_pos.shape} positions and "
                 f"{state.joint_vel.shape} speeds for {len(self._names)} joints"
             )
-        w, x, y, z = (float(value) for value in state.base_quat)
-        if not _finite(state):
+        measured = (state.joint_pos, state.joint_vel, state.base_quat, state.base_ang_vel_b)
+        lin_vel = state.base_lin_vel_b
+        if not finite(*measured) or not math.isfinite(state.time):
+            return Fault.STATE_NONFINITE
+        if lin_vel is not None and not finite(lin_vel):
             return Fault.STATE_NONFINITE
         fault = Fault(0)
+        w, x, y, z = (float(value) for value in state.base_quat)
         norm = w * w + x * x + y * y + z * z
         if not 0.9 < norm < 1.1:
             fault |= Fault.ATTITUDE_INVALID
@@ -212,14 +106,7 @@ class Guards:
 
     def limit(self, command: JointCommand) -> tuple[JointCommand, Fault]:
         """The command with every target inside its joint's limits, and what was wrong with it."""
-        total = (
-            command.position.sum()
-            + command.velocity.sum()
-            + command.effort.sum()
-            + command.kp.sum()
-            + command.kd.sum()
-        )
-        if not math.isfinite(total):
+        if not finite(command.position, command.velocity, command.effort, command.kp, command.kd):
             return command, Fault.TARGET_NONFINITE
         position = np.minimum(np.maximum(command.position, self._lower), self._upper)
         velocity = np.minimum(np.maximum(command.velocity, -self._speed), self._speed)
@@ -343,6 +230,11 @@ def limp_command(contract: PolicyContract) -> JointCommand:
     return JointCommand(position=position, velocity=zero, effort=zero, kp=zero, kd=zero)
 
 
+def finite(*arrays: NDArray[Any]) -> bool:
+    """Whether no element of any array is NaN or infinite."""
+    return all(bool(np.isfinite(array).all()) for array in arrays)
+
+
 def _count(counter: NDArray[np.int64], bad: NDArray[np.bool_]) -> int:
     """Count ticks in a row for which something is bad; returns the longest row."""
     if not bad.any():
@@ -351,15 +243,6 @@ def _count(counter: NDArray[np.int64], bad: NDArray[np.bool_]) -> int:
     counter += 1
     counter *= bad
     return int(counter.max())
-
-
-def _finite(state: RobotState) -> bool:
-    # A sum is not finite when one of its terms is not, and is half the price of asking each.
-    total = state.joint_pos.sum() + state.joint_vel.sum()
-    total += state.base_quat.sum() + state.base_ang_vel_b.sum()
-    if state.base_lin_vel_b is not None:
-        total += state.base_lin_vel_b.sum()
-    return math.isfinite(total) and math.isfinite(state.time)
 
 
 def _first_nonfinite(state: RobotState, names: tuple[str, ...]) -> str:

@@ -22,7 +22,13 @@ class StopSignals:
     def __init__(self) -> None:
         """Count from zero."""
         self.count = 0
+        self._interrupts = 0
         self._before: list[tuple[signal.Signals, Callable[..., Any] | int | None]] = []
+
+    @property
+    def insistent(self) -> bool:
+        """Whether somebody pressed Ctrl-C more than once; a SIGTERM that follows does not count."""
+        return self._interrupts > 1
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
@@ -43,3 +49,4 @@ class StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
+        self._interrupts += number == signal.SIGINT

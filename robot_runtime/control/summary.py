@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from robot_runtime.control.faults import REACTIONS, Fault
 from robot_runtime.control.modes import Mode
-from robot_runtime.control.safety import REACTIONS, Fault, Guards
+from robot_runtime.control.safety import Guards
 from robot_runtime.control.timing import LoopTiming
 from robot_runtime.policy.state import JointCommand, RobotState
 
