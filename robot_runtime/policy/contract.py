@@ -29,7 +29,7 @@ from robot_runtime.policy.spec import (
 SCHEMA = 1
 """Version of the contract's fields. A file of a newer schema is refused."""
 
-PHASE_SOURCES = ("phase", "phase_sin", "phase_cos")
+PHASE_SOURCES = ("phase", "phase_sin", "phase_cos", "phase_sin_cos")
 """The sources that need the gait clock."""
 
 
@@ -82,6 +82,8 @@ class PolicyContract:
             )
         _check_actions(self)
         _check_observation(self)
+        if self.phase is not None and self.phase.stand_channels is not None:
+            index_by_name("command", self.phase.stand_channels, self.command_names)
 
     @property
     def joint_names(self) -> tuple[str, ...]:
@@ -161,7 +163,8 @@ class PolicyContract:
         if term.source == "last_action":
             return self.num_actions
         if term.source in PHASE_SOURCES:
-            return 0 if self.phase is None else len(self.phase.offsets)
+            count = 0 if self.phase is None else len(self.phase.offsets)
+            return 2 * count if term.source == "phase_sin_cos" else count
         if term.source == "constant":
             return len(term.value or ())
         return {"base_quat": 4, "command_active": 1}.get(term.source, 3)

@@ -169,21 +169,31 @@ def _asked(contract: PolicyContract, rng: np.random.Generator, rows: int) -> NDA
     asked = middle + rng.uniform(-2.0, 2.0, size=(rows, len(lower))) * np.maximum(half, 0.1)
     thresholds = _thresholds(contract)
     if thresholds and len(lower):
+        which = rng.integers(len(thresholds), size=rows)
+        norms = np.array([norm for norm, _ in thresholds])[which]
+        counted = np.array([mask for _, mask in thresholds])[which]
         near = rng.normal(size=(rows, len(lower)))
-        near /= np.linalg.norm(near, axis=1, keepdims=True)
-        near *= rng.choice(thresholds, size=(rows, 1)) * rng.choice([0.97, 1.03], size=(rows, 1))
+        near *= (norms / np.linalg.norm(near * counted, axis=1))[:, None]
+        near *= rng.choice([0.97, 1.03], size=(rows, 1))
         asked[::3] = near[::3]
     return asked.astype(np.float32)
 
 
-def _thresholds(contract: PolicyContract) -> list[float]:
-    """Norms of the command at which a term switches."""
-    found = [] if contract.phase is None else [contract.phase.stand_threshold]
+def _thresholds(contract: PolicyContract) -> list[tuple[float, NDArray[np.float64]]]:
+    """Norms of the command at which a term switches, and 1 for the channels each counts."""
+    names = contract.command_names
+    found: list[tuple[float, tuple[str, ...]]] = []
+    if contract.phase is not None:
+        found.append((contract.phase.stand_threshold, contract.phase.stand_channels or names))
     for block in contract.observation:
         for term in block.terms:
             if term.source == "command_active":
-                found += list(term.value or ())
-    return [threshold for threshold in found if threshold > 0.0]
+                found += [(value, term.channels or names) for value in term.value or ()]
+    return [
+        (threshold, np.array([float(name in counted) for name in names]))
+        for threshold, counted in found
+        if threshold > 0.0
+    ]
 
 
 def _command_bounds(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from array_api_compat import array_namespace
 
+from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.spec import PhaseClock
 from robot_runtime.policy.state import Array, AsArray
 
@@ -15,7 +16,7 @@ def gait_phase(clock: PhaseClock, elapsed: Array, command: Array, xp: object) ->
     Args:
         clock: The clock.
         elapsed: Time since the policy began, [s], float64, shape ``(...)``.
-        command: The command, shape ``(..., num_commands)``; a small one may stop the clock.
+        command: What decides whether the robot stands, see `standing_command`, shape ``(..., n)``.
         xp: Array namespace to compute in.
 
     Returns:
@@ -37,12 +38,30 @@ def gait_phase(clock: PhaseClock, elapsed: Array, command: Array, xp: object) ->
     return cycles
 
 
+def standing_command(contract: PolicyContract, command: Array) -> Array:
+    """The part of a command that decides whether the robot is asked to stand.
+
+    Args:
+        contract: A contract with a gait clock.
+        command: The command, shape ``(..., num_commands)``.
+
+    Returns:
+        Its channels named by ``phase.stand_channels`` in that order, shape ``(..., n)``.
+    """
+    channels = None if contract.phase is None else contract.phase.stand_channels
+    if channels is None or channels == contract.command_names:
+        return command
+    names = contract.command_names
+    xp = array_namespace(command)
+    return xp.stack([command[..., names.index(name)] for name in channels], axis=-1)
+
+
 def is_standing(clock: PhaseClock, command: Array) -> Array:
     """Whether the command asks to stand, by the clock's norm and threshold.
 
     Args:
         clock: The clock.
-        command: The command, shape ``(..., num_commands)``.
+        command: What decides it, see `standing_command`, shape ``(..., n)``.
 
     Returns:
         bool, shape ``(...)``.

@@ -15,6 +15,9 @@ def term_labels(contract: PolicyContract, term: ObservationTerm) -> list[str]:
         parts = term.channels or contract.command_names
     elif term.source == "last_action":
         parts = contract.action_joints
+    elif term.source == "phase_sin_cos":
+        count = contract.term_dim(term) // 2
+        parts = tuple(f"{wave} {i}" for i in range(count) for wave in ("sin", "cos"))
     elif term.source in (*PHASE_SOURCES, "constant", "command_active"):
         parts = tuple(str(i) for i in range(contract.term_dim(term)))
     elif term.source == "euler_xyz":

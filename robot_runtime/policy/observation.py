@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robot_runtime.policy.codec import ContractError
 from robot_runtime.policy.contract import PolicyContract
-from robot_runtime.policy.gait import RestartingClock
+from robot_runtime.policy.gait import RestartingClock, standing_command
 from robot_runtime.policy.spec import ObservationBlock
 from robot_runtime.policy.state import Array, AsArray, PolicyInputs, as_float32
 from robot_runtime.policy.terms import bind_term
@@ -44,6 +44,7 @@ class ObservationBuilder:
         self._blocks = [
             _Block(contract, block, asarray, batch_shape) for block in contract.observation
         ]
+        self._contract = contract
         clock = contract.phase
         restarts = clock is not None and clock.restart is not None
         self._clock = RestartingClock(clock, asarray, batch_shape) if clock and restarts else None
@@ -73,7 +74,8 @@ class ObservationBuilder:
             The observation, float32, shape ``(..., dim)``: the network's inputs, concatenated.
         """
         if self._clock is not None:
-            elapsed = self._clock.since_origin(inputs.elapsed, inputs.command)
+            deciding = standing_command(self._contract, inputs.command)
+            elapsed = self._clock.since_origin(inputs.elapsed, deciding)
             inputs = dataclasses.replace(inputs, elapsed=elapsed)
         parts: list[Array] = []
         start = 0

@@ -23,6 +23,7 @@ Source = Literal[
     "phase",
     "phase_sin",
     "phase_cos",
+    "phase_sin_cos",
     "constant",
 ]
 """What an observation term can be computed from."""
@@ -161,7 +162,8 @@ class ObservationTerm:
             one per feature. Never applied in deployment.
         history_length: Frames of this term where they differ from the block's, or None.
         joints: The joints of a joint term in order, or None for all.
-        channels: The channels of a command term in order, or None for all.
+        channels: The channels of a command term in order, or those whose norm makes it
+            ``command_active``, or None for all.
         stage: Which last action: the network's ``raw`` output or the ``applied`` one.
         frame: Frame of an angular or linear velocity.
         sensor: Measured at the ``base`` origin or at the ``imu`` (see `ImuSpec`).
@@ -387,8 +389,9 @@ class PhaseClock:
         start: Phase at the first observation, [cycles].
         stand: What the clock does while the robot is asked to stand: ``run`` on, give ``zero``
             for sine and cosine, or stay ``fixed`` at ``stand_phase``.
-        stand_norm: When it is: the ``euclidean`` norm of the command is at most the threshold, or
-            those of its first two channels and of its third are, each alone (``separate``).
+        stand_channels: The command channels that decide it, in order, or None for all.
+        stand_norm: When it is: their ``euclidean`` norm is at most the threshold, or those of the
+            first two and of the third are, each alone (``separate``).
         stand_threshold: That threshold.
         stand_phase: Phase of every output while standing fixed, [cycles].
         restart: Phase at the first step after standing, [cycles], from where the clock goes on;
@@ -399,6 +402,7 @@ class PhaseClock:
     offsets: tuple[float, ...]
     start: float
     stand: Literal["run", "zero", "fixed"]
+    stand_channels: tuple[str, ...] | None
     stand_norm: Literal["euclidean", "separate"]
     stand_threshold: float
     stand_phase: float
@@ -414,6 +418,8 @@ class PhaseClock:
             raise ContractError(f"phase.stand_threshold: {self.stand_threshold} is negative")
         if self.restart is not None and self.stand == "run":
             raise ContractError("phase.restart: a clock that runs on never restarts")
+        if self.stand_channels is not None and not self.stand_channels:
+            raise ContractError("phase.stand_channels: name at least one, or give null for all")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

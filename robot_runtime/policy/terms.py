@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from robot_runtime.policy.codec import ContractError
 from robot_runtime.policy.contract import PolicyContract, index_by_name
-from robot_runtime.policy.gait import gait_phase, is_standing
+from robot_runtime.policy.gait import gait_phase, is_standing, standing_command
 from robot_runtime.policy.rotation import (
     cross,
     euler_xyz,
@@ -152,9 +152,11 @@ def _command_active(
     contract: PolicyContract, term: ObservationTerm, asarray: AsArray
 ) -> TermFunction:
     (threshold,) = term.value or (0.0,)
+    names = contract.command_names
+    pick = _picker(index_by_name("command", term.channels or names, names), len(names))
 
     def value(inputs: PolicyInputs) -> Array:
-        command = inputs.command
+        command = pick(inputs.command)
         xp = array_namespace(command)
         active = xp.sum(command * command, axis=-1) > threshold * threshold
         return xp.astype(active, command.dtype)[..., None]
@@ -180,6 +182,17 @@ def _phase_cos(contract: PolicyContract, term: ObservationTerm, asarray: AsArray
     return _phase(contract, asarray, lambda xp, cycles: xp.cos(2.0 * math.pi * cycles))
 
 
+def _phase_sin_cos(
+    contract: PolicyContract, term: ObservationTerm, asarray: AsArray
+) -> TermFunction:
+    def wave(xp: Array, cycles: Array) -> Array:
+        angle = 2.0 * math.pi * cycles
+        pairs = xp.stack([xp.sin(angle), xp.cos(angle)], axis=-1)
+        return xp.reshape(pairs, (*cycles.shape[:-1], 2 * cycles.shape[-1]))
+
+    return _phase(contract, asarray, wave)
+
+
 def _phase_cycles(
     contract: PolicyContract, term: ObservationTerm, asarray: AsArray
 ) -> TermFunction:
@@ -196,9 +209,10 @@ def _phase(
     xp = array_namespace(like)
 
     def value(inputs: PolicyInputs) -> Array:
-        value = wave(xp, gait_phase(clock, inputs.elapsed, inputs.command, xp))
+        deciding = standing_command(contract, inputs.command)
+        value = wave(xp, gait_phase(clock, inputs.elapsed, deciding, xp))
         if clock.stand == "zero":
-            standing = is_standing(clock, inputs.command)
+            standing = is_standing(clock, deciding)
             value = xp.where(standing[..., None], xp.zeros_like(value), value)
         return xp.astype(value, like.dtype)
 
@@ -244,5 +258,6 @@ _SOURCES: dict[str, Callable[[PolicyContract, ObservationTerm, AsArray], TermFun
     "phase": _phase_cycles,
     "phase_sin": _phase_sin,
     "phase_cos": _phase_cos,
+    "phase_sin_cos": _phase_sin_cos,
     "constant": _constant,
 }

@@ -224,9 +224,9 @@ def _rich_state() -> ObservationBlock:
         make_term("cos", "phase_cos", history_length=1),
         make_term("phase", "phase", history_length=1),
         make_term("euler", "euler_xyz", history_length=1),
-        make_term("sin_cos", "phase_sin_cos", history_length=1),
         make_term("active", "command_active", value=(0.23,), history_length=1),
         make_term("constant", "constant", value=(0.7, -0.3), history_length=1),
+        make_term("sin_cos", "phase_sin_cos", history_length=1),
         history=make_history(3, stride=2),
         clip=3.0,
     )

@@ -70,7 +70,7 @@ class Policy:
 
 
 class FakeRobot:
-    """Stands where it was put and remembers what it was sent.
+    """Stands where it was put and remembers what it was sent; `follow` makes it go there at once.
 
     `change` may return another state than the measured one, given the number of the read.
     """
@@ -83,6 +83,7 @@ class FakeRobot:
         self.sent: list[JointCommand] = []
         self.reads = 0
         self.closed = 0
+        self.follow = False
         self.change: Callable[[int, RobotState], RobotState] = lambda _, state: state
 
     def read(self) -> RobotState:
@@ -102,6 +103,8 @@ class FakeRobot:
             **{f.name: np.array(getattr(command, f.name)) for f in dataclasses.fields(command)}
         )
         self.sent.append(copy)
+        if self.follow and copy.kp.any():
+            self.joint_pos = copy.position
         return command
 
     def close(self) -> None:

@@ -167,6 +167,9 @@ class ReferencePolicy:
             return np.array([float(np.linalg.norm(counted) > term.value[0])])
         if term.source == "constant":
             return np.array(term.value)
+        if term.source == "phase_sin_cos":
+            pairs = zip(self._phase(math.sin, elapsed), self._phase(math.cos, elapsed), strict=True)
+            return np.array([value for pair in pairs for value in pair])
         waves = {"phase_sin": math.sin, "phase_cos": math.cos}
         return self._phase(waves.get(term.source, _cycles), elapsed)
 

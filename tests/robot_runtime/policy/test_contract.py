@@ -162,10 +162,10 @@ def test_frame_major_has_one_length_for_all() -> None:
 
 def test_lengths_of_the_rich_contract() -> None:
     contract = rich_contract()
-    # 3 frames of 3 + 3 + 12 + 2 + 12, 2 of the velocity, and once: attitude, command, the clock's
-    # three terms, angles, flag, constant.
+    # 3 frames of 3 + 3 + 12 + 2 + 12, 2 of the velocity, and once: attitude, command, three terms
+    # of the clock, angles, flag, constant, and its sines and cosines.
     assert contract.inputs() == {
-        "obs": 3 * 32 + 2 * 3 + 4 + 3 + 3 * 2 + 3 + 1 + 2,
+        "obs": 3 * 32 + 2 * 3 + 4 + 3 + 3 * 2 + 3 + 1 + 2 + 4,
         "past": 2 * (3 + 11 + 11 + 1),
     }
     assert contract.num_actions == 11

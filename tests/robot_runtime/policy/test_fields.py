@@ -179,8 +179,10 @@ ON_PATH: dict[str, Any] = {
         {"phase.stand": "zero"},
         {"phase.stand": "run", "phase.restart": None},
     ],
-    "phase.stand_channels": [{"phase.stand_channels": None}],
-    "phase.stand_channels.*": [{"phase.stand_channels.0": "lin_vel_y"}],
+    "phase.stand_channels.*": [
+        {"phase.stand_channels": ["lin_vel_x", "lin_vel_y"]},
+        {"phase.stand_channels": ["ang_vel_z"]},
+    ],
     "phase.stand_norm": [{"phase.stand_norm": "separate"}],
     # Commands around the threshold differ from it by three parts in a hundred.
     "phase.stand_threshold": [{"phase.stand_threshold": 0.16}, {"phase.stand_threshold": 0.14}],
@@ -323,6 +325,7 @@ def test_joints_in_another_order_and_renamed_joints_are_caught(data: bytes) -> N
 
 def test_renamed_commands_are_caught(data: bytes) -> None:
     renamed = {"commands.2.name": "yaw_rate", "observation.1.terms.3.channels.0": "yaw_rate"}
+    renamed["phase.stand_channels.1"] = "yaw_rate"
     assert "'ang_vel_z' for 'yaw_rate'" in refusal_of(data, renamed)
 
 

@@ -22,7 +22,7 @@ from robot_runtime.policy.rotation import (
     rotate,
     rotate_inverse,
 )
-from robot_runtime.policy.spec import PhaseClock
+from robot_runtime.policy.spec import CommandChannel, PhaseClock
 from robot_runtime.policy.state import PolicyInputs, RobotState, as_float32
 from robot_runtime.policy.terms import required_measurements
 from tests.helpers.contracts import make_block, make_history, make_term, quadruped_contract
@@ -191,6 +191,7 @@ def clock(**changes: Any) -> PhaseClock:
         "offsets": (0.0, 0.5),
         "start": 0.0,
         "stand": "run",
+        "stand_channels": None,
         "stand_norm": "euclidean",
         "stand_threshold": 0.1,
         "stand_phase": 0.5,
@@ -268,6 +269,48 @@ def test_a_clock_that_restarts_at_the_first_step_after_standing() -> None:
         builder.commit()
     # 20 ms are 0.025 cycles of 0.8 s.
     np.testing.assert_allclose(seen, [0.025, 0.05, 0.5, 0.5, 0.0, 0.025], atol=1e-7)
+
+
+def test_only_named_channels_decide_whether_the_robot_stands() -> None:
+    flag = CommandChannel(name="walk", lower=0.0, upper=1.0, max_rate=None)
+    plain = quadruped_contract()
+    contract = quadruped_contract(
+        commands=(*plain.commands, flag),
+        phase=clock(stand="fixed", stand_channels=("walk",), stand_threshold=0.0),
+        observation=(
+            make_block(
+                make_term("phase", "phase"),
+                make_term("moves", "command_active", channels=("walk",), value=(0.0,)),
+            ),
+        ),
+    )
+    builder = ObservationBuilder(contract)
+    seen = [
+        builder.compute(
+            inputs(elapsed=np.float64(0.2), command=as_float32(np.array([0.9, 0.0, 0.0, walk])))
+        ).tolist()
+        for walk in (0.0, 1.0)
+    ]
+    assert seen == [[0.5, 0.5, 0.0], [0.25, 0.75, 1.0]]
+
+
+def test_sine_and_cosine_of_a_foot_stand_together_in_every_frame() -> None:
+    contract = quadruped_contract(
+        phase=clock(),
+        observation=(make_block(make_term("gait", "phase_sin_cos"), history=make_history(2)),),
+    )
+    builder = ObservationBuilder(contract)
+    builder.compute(inputs(elapsed=np.float64(0.0)))
+    builder.commit()
+    # A quarter of 0.8 s later; the second foot is half a cycle ahead.
+    got = builder.compute(inputs(elapsed=np.float64(0.2)))
+    np.testing.assert_allclose(got, [0, 1, 0, -1, 1, 0, -1, 0], atol=1e-6)
+    assert observation_labels(contract)[-4:] == [
+        "gait[sin 0]",
+        "gait[cos 0]",
+        "gait[sin 1]",
+        "gait[cos 1]",
+    ]
 
 
 def test_separate_norms_of_driving_and_turning() -> None:
