@@ -135,7 +135,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--rate-check",
         action="store_true",
-        help=f"fail if fewer than {_LOWEST_RATE:.0%} of the ticks ran",
+        help=f"fail if fewer than {100 * _LOWEST_RATE:g} %% of the ticks ran",
     )
     parser.add_argument(
         "--realtime",

@@ -43,7 +43,7 @@ FULL = Pace(
 )
 QUICK = Pace(
     train=("--iterations", "170"),
-    sim2sim=("--scenarios", "2", "--max-lin-error", "1.0", "--max-ang-error", "1.5"),
+    sim2sim=("--scenarios", "2", "--max-lin-vel-error", "1.0", "--max-ang-vel-error", "1.5"),
     run=("--duration", "4"),
 )
 
