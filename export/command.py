@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
     if arguments.json:
         print(json.dumps(_plain(exported), indent=2))
     else:
-        print(_text(exported))
+        print(describe(exported))
     return ExitCode.GOOD
 
 
@@ -79,7 +79,8 @@ def _plain(exported: Exported) -> dict[str, Any]:
     }
 
 
-def _text(exported: Exported) -> str:
+def describe(exported: Exported) -> str:
+    """What an export wrote and measured, as text."""
     gate, policy = exported.gate, exported.policy
     width = max(len(name) for name in gate.errors)
     lines = [

@@ -205,8 +205,9 @@ def _action(contract: PolicyContract) -> str:
             raw = _range(term.raw_lower, term.raw_upper, i)
             target = _range(term.target_lower, term.target_upper, i)
             base = "measured position" if term.relative_to == "measured" else ""
-            rows.append((joint, term.kind, term.scale[i], term.offset[i], base, raw, target))
-    head = ("joint", "target", "scale", "offset", "added to", "raw clip", "target clip")
+            scale, offset = term.scale[i], term.offset[i]
+            rows.append((joint, term.name, term.kind, scale, offset, base, raw, target))
+    head = ("joint", "term", "target", "scale", "offset", "added to", "raw clip", "target clip")
     lines = [table(head, rows)]
     if contract.action.filter < 1.0:
         lines.append(f"  low-pass: new = {_show(contract.action.filter)} * action + rest * old")

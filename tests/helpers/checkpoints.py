@@ -19,6 +19,9 @@ from trainer.config import NetworkConfig, TrainConfig
 from trainer.networks.actor_critic import Actor
 from trainer.normalizer import RunningNormalizer
 
+CONSTANT = (4, 30)
+"""Two features of the plain quadruped: a gravity and a joint velocity."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MadeCheckpoint:
@@ -27,6 +30,12 @@ class MadeCheckpoint:
     path: Path
     actor: Actor
     contract: PolicyContract
+
+    @property
+    def normalizer(self) -> RunningNormalizer:
+        """The actor's normalizer."""
+        assert isinstance(self.actor.normalizer, RunningNormalizer)
+        return self.actor.normalizer
 
 
 def make_actor(
