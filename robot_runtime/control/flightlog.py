@@ -145,7 +145,8 @@ def _read_raw(path: Path) -> FlightLog:
 
 def _read_finished(path: Path) -> FlightLog:
     try:
-        with np.load(path, allow_pickle=False) as npz:
+        # Opened here: numpy leaves the file open when it is no archive.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as npz:
             arrays = {name: np.asarray(npz[name]) for name in npz.files}
     except (zipfile.BadZipFile, ValueError, KeyError, EOFError, zlib.error) as error:
         raise BadInput(f"'{path}': not a flight log ({error})") from None

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from robot_runtime.control.clock import MonotonicClock
 from robot_runtime.control.loop import ControlLoop
+from robot_runtime.control.loop import Policy as AnyPolicy
 from robot_runtime.control.record import MemoryRecorder
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.state import JointCommand, RobotState
@@ -115,7 +116,7 @@ class Bench:
     """A loop with everything around it in reach."""
 
     def __init__(
-        self, policy: Policy | None = None, *, offset: float = 0.0, **arguments: Any
+        self, policy: AnyPolicy | None = None, *, offset: float = 0.0, **arguments: Any
     ) -> None:
         self.time = FakeTime()
         self.policy = policy or Policy()
