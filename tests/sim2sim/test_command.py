@@ -1,0 +1,111 @@
+"""The verb: what it prints, what it returns, and one clear line for everything bad."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from robot_runtime.cli import main
+from tests.helpers.tiny_robot import tiny_xml
+
+STAND = ["--command", "0,0,0", "--duration", "2"]
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main(["sim2sim", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_standing_policy_passes_standing(
+    still_policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = _run(capsys, still_policy, *STAND)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == "PASS"
+    assert "1 of 1 reached their end" in out
+
+
+def test_a_standing_policy_fails_walking(
+    still_policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    arguments = ["--command", "lin_vel_x=0.5", "--duration", "2", "--report", page]
+    code, out, _ = _run(capsys, still_policy, *arguments)
+    assert code == 1
+    assert "FAILED  command: velocity error: 0.4" in out
+    assert out.splitlines()[-2:] == ["FAIL", f"report: {page}"]
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    code, _, _ = _run(capsys, still_policy, *arguments[:4], "--max-lin-vel-error", "0.6")
+    assert code == 0
+
+
+def test_json_is_json_and_nothing_else(
+    still_policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = _run(capsys, still_policy, *STAND, "--json", "--physics-dt", "0.0025")
+    result = json.loads(out)
+    assert code == 0
+    assert result["passed"] is True
+    assert result["model"]["physics_dt"] == 0.0025
+    assert [run["kind"] for run in result["runs"]] == ["command"]
+    assert result["segments"][0]["command"] == [0.0, 0.0, 0.0]
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = _run(capsys, "--help")
+    assert code == 0
+    assert "surefoot sim2sim policy.onnx" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "culprit"),
+    [
+        (["gone.onnx"], "gone.onnx"),
+        (["{policy}", "--model", "gone.xml"], "gone.xml"),
+        (["{policy}", "--model", "{tiny}"], "'trunk'"),
+        (["{policy}", "--physics-dt", "0.003"], "0.003"),
+        (["{policy}", "--scenarios", "0"], "nothing to run"),
+        (["{policy}", "--scenarios", "-1"], "--scenarios -1"),
+        (["{policy}", "--seed", "-1"], "--seed -1"),
+        (["{policy}", "--command", "fast"], "'fast'"),
+        (["{policy}", "--command", "jump=1"], "'jump'"),
+        (["{policy}", "--command", "0,0,0", "--duration", "nan"], "--duration"),
+        (["{policy}", "--max-lin-vel-error", "nan"], "--max-lin-vel-error"),
+        (["{policy}", "--command", "0,0,0", "--duration", "2", "--report", "{tiny}/x"], "tiny"),
+        (["{policy}", "--scenario", "1"], "--scenario"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    still_policy: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    culprit: str,
+) -> None:
+    tiny = tmp_path / "tiny.xml"
+    tiny.write_text(tiny_xml())
+    filled = [text.format(policy=still_policy, tiny=tiny) for text in arguments]
+    code, out, err = _run(capsys, *filled)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("surefoot sim2sim: error: ")
+    assert err.count("\n") == 1
+    assert culprit in err
+
+
+def test_the_verb_never_loads_torch_or_the_trainer(still_policy: Path) -> None:
+    script = (
+        "import sys; from robot_runtime.cli import main; "
+        f"code = main(['sim2sim', {str(still_policy)!r}, '--command', '0,0,0', '--duration', '2', "
+        "'--json']); loaded = {m.partition('.')[0] for m in sys.modules}; "
+        "print(sorted({'torch', 'trainer', 'export'} & loaded), code, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.strip() == "[] 0"

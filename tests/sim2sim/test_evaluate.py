@@ -1,0 +1,99 @@
+"""The shipped loop through whole scenarios: standing, falling, being pushed, and twice the same."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robot_runtime.policy.file import open_policy
+from sim2sim.evaluate import Job, RunResult, run_scenario, run_scenarios
+from sim2sim.model import SimModel, build_model, find_model
+from sim2sim.scenarios import Scenario, Segment, disturbed_scenario, nominal_scenario
+from tests.helpers.contracts import joint_names, make_joint
+from tests.sim2sim.conftest import standing_contract, write_still_policy
+
+
+def _short(scenario: Scenario) -> Scenario:
+    """Two seconds of standing, and everything else that was drawn."""
+    return dataclasses.replace(
+        scenario, segments=(Segment(name="stand", duration=2.0, command=(0.0, 0.0, 0.0)),)
+    )
+
+
+def _sim(path: Path) -> SimModel:
+    contract = open_policy(path, replay=False).contract
+    return build_model(contract, find_model(contract, None))
+
+
+def test_a_standing_robot_stands(still_policy: Path) -> None:
+    policy, sim = open_policy(still_policy), _sim(still_policy)
+    scenario = _short(nominal_scenario(sim.contract, 0, 0))
+    result = run_scenario(policy, sim, scenario, keep=True)
+    assert result.failure == ""
+    assert result.faults == {}
+    assert result.metrics.duration == pytest.approx(2.0)
+    (segment,) = result.metrics.segments
+    assert segment.lin_vel_error < 0.02
+    assert segment.drift < 0.02
+    assert result.metrics.action_rate == 0.0
+    run = result.trajectory
+    assert run is not None
+    assert run.truth.time == pytest.approx(0.02 * np.arange(101))
+    assert run.command.shape == (100, 3)
+    # Four calves hold the feet, and nothing else touches the floor.
+    assert run.truth.bodies == ("FL_calf", "FR_calf", "RL_calf", "RR_calf")
+    assert run.truth.contacts[50:].all()
+    # Physics: the joints carry the weight, within what the motors give.
+    assert 1.0 < np.abs(run.truth.efforts[50:]).max() < 24.0
+
+
+def test_a_robot_that_cannot_stand_fails_by_name(tmp_path: Path) -> None:
+    weak = tuple(make_joint(name, kp=80.0, kd=1.5, effort_limit=1.0) for name in joint_names())
+    path = write_still_policy(tmp_path / "weak.onnx", standing_contract(joints=weak))
+    scenario = _short(nominal_scenario(standing_contract(), 0, 0))
+    result = run_scenario(open_policy(path), _sim(path), scenario)
+    assert "fell: " in result.failure
+    assert result.metrics.duration < 1.5
+    assert result.metrics.saturation > 0.3
+    assert result.metrics.saturated_joint in joint_names()
+    assert result.metrics.segments == ()
+    assert result.trajectory is None
+
+
+def test_disturbances_reach_the_robot(still_policy: Path) -> None:
+    policy, sim = open_policy(still_policy), _sim(still_policy)
+    calm = _short(nominal_scenario(sim.contract, 0, 0))
+    drawn = disturbed_scenario(sim.contract, 0, 0).disturbance
+    assert drawn is not None
+    heights: list[float] = []
+    for payload in (0.0, 3.0):
+        only = dataclasses.replace(
+            drawn, payload=payload, latency=0.0, strength=(1.0,) * 12, pushes=()
+        )
+        scenario = dataclasses.replace(calm, kind="disturbed", disturbance=only)
+        result = run_scenario(policy, sim, scenario, keep=True)
+        assert result.trajectory is not None
+        heights.append(float(result.trajectory.truth.base_pos_w[-1, 2]))
+    # 3 kg more bend joints of 80 Nm/rad by some millimetres.
+    assert 0.002 < heights[0] - heights[1] < 0.05
+
+
+def _figures(results: list[RunResult]) -> list[object]:
+    return [(result.scenario, result.metrics, result.failure) for result in results]
+
+
+def test_results_do_not_depend_on_the_number_of_workers(still_policy: Path) -> None:
+    contract = standing_contract()
+    scenarios = [_short(nominal_scenario(contract, 3, i)) for i in range(2)]
+    scenarios += [_short(disturbed_scenario(contract, 3, i)) for i in range(2)]
+    job = Job(policy=still_policy, scene=None, physics_dt=None)
+    seen: list[RunResult] = []
+    alone = run_scenarios(job, scenarios, workers=1, keep=lambda s: s.index == 1, done=seen.append)
+    assert seen == alone
+    assert [result.trajectory is not None for result in alone] == [False, True, False, True]
+    assert _figures(run_scenarios(job, scenarios, workers=2)) == _figures(alone)
+    # One scenario by itself is what it was among others.
+    assert _figures(run_scenarios(job, scenarios[2:3])) == _figures(alone[2:3])
