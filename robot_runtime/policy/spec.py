@@ -28,6 +28,15 @@ Source = Literal[
 ]
 """What an observation term can be computed from."""
 
+MIN_PERIOD = 1e-5
+"""Shortest period, [s]: nothing in simulation or on a bus is faster."""
+
+MAX_PERIOD = 1.0
+"""Longest period and delay, [s]: a hostile file must not make a queue of a million targets."""
+
+MAX_HISTORY = 1000
+"""Longest history, and longest stride in it, [policy steps]."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RobotRef:
@@ -112,8 +121,11 @@ class Timing:
     def __post_init__(self) -> None:
         """Refuse periods that do not divide each other."""
         for field in ("control_dt", "pd_dt", "physics_dt"):
-            if not getattr(self, field) > 0.0:
-                raise ContractError(f"timing.{field}: {getattr(self, field)} s is not positive")
+            if not MIN_PERIOD <= getattr(self, field) <= MAX_PERIOD:
+                raise ContractError(
+                    f"timing.{field}: {getattr(self, field)} s is not in {MIN_PERIOD:g} ... "
+                    f"{MAX_PERIOD:g} s"
+                )
         _require_multiple("timing.control_dt", self.control_dt, "pd_dt", self.pd_dt)
         _require_multiple("timing.pd_dt", self.pd_dt, "physics_dt", self.physics_dt)
 
@@ -140,8 +152,8 @@ class ActuatorSpec:
 
     def __post_init__(self) -> None:
         """Refuse a negative delay and a filter that never moves."""
-        if not self.delay >= 0.0:
-            raise ContractError(f"actuator.delay: {self.delay} s is negative")
+        if not 0.0 <= self.delay <= MAX_PERIOD:
+            raise ContractError(f"actuator.delay: {self.delay} s is not in 0 ... {MAX_PERIOD:g} s")
         if not 0.0 < self.target_filter <= 1.0:
             raise ContractError(f"actuator.target_filter: {self.target_filter} not in (0, 1]")
         if self.form == "explicit_pd" and self.damping == "joint":
@@ -198,8 +210,11 @@ class ObservationTerm:
             raise ContractError(f"term {self.name!r}: scale and noise need a number each")
         if self.clip is not None and not self.clip[0] < self.clip[1]:
             raise ContractError(f"term {self.name!r}: clip {self.clip} is not (lower, upper)")
-        if self.history_length is not None and self.history_length < 1:
-            raise ContractError(f"term {self.name!r}: history_length {self.history_length} < 1")
+        if self.history_length is not None and not 1 <= self.history_length <= MAX_HISTORY:
+            raise ContractError(
+                f"term {self.name!r}: history_length {self.history_length} is not in 1 ... "
+                f"{MAX_HISTORY}"
+            )
         if any(not n >= 0.0 for n in self.noise):
             raise ContractError(f"term {self.name!r}: noise {self.noise} is negative")
 
@@ -231,8 +246,10 @@ class HistorySpec:
     def __post_init__(self) -> None:
         """Refuse lengths and strides below one."""
         for field in ("length", "stride"):
-            if getattr(self, field) < 1:
-                raise ContractError(f"history.{field}: {getattr(self, field)} is below 1")
+            if not 1 <= getattr(self, field) <= MAX_HISTORY:
+                raise ContractError(
+                    f"history.{field}: {getattr(self, field)} is not in 1 ... {MAX_HISTORY}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
