@@ -17,6 +17,7 @@ from robot_runtime.control.loop import ControlLoop
 from robot_runtime.control.realtime import PRIORITY, quiet_memory, realtime
 from robot_runtime.control.record import Recorder
 from robot_runtime.control.recorder import FlightRecorder
+from robot_runtime.control.robot import Robot
 from robot_runtime.control.summary import RunSummary
 from robot_runtime.control.teleop import (
     KEYBOARD_HELP,
@@ -73,9 +74,11 @@ def main(argv: list[str]) -> int:
                 print(f"surefoot run: {line}", file=sys.stderr)
         else:
             stack.enter_context(quiet_memory())
+        loop = _prepare(policy, load_driver(args.robot)(policy, options), source, recorder)
         if not args.json:
             _announce(policy, args.robot, duration, isinstance(source, Keyboard))
-        summary = _fly(policy, args.robot, options, source, recorder, duration)
+        summary = loop.run(duration)
+        loop.close()
         # Said before the log is finished, so that a log that cannot be does not hide it.
         code = _report(args, policy, summary)
     if args.log is not None and not args.json:
@@ -83,24 +86,15 @@ def main(argv: list[str]) -> int:
     return code
 
 
-def _fly(
-    policy: PolicyFile,
-    driver: str,
-    options: dict[str, str],
-    source: CommandSource,
-    recorder: Recorder | None,
-    duration: float | None,
-) -> RunSummary:
-    robot = load_driver(driver)(policy, options)
+def _prepare(
+    policy: PolicyFile, robot: Robot, source: CommandSource, recorder: Recorder | None
+) -> ControlLoop:
+    clock = MonotonicClock(policy.contract.timing.control_dt)
     try:
-        clock = MonotonicClock(policy.contract.timing.control_dt)
-        loop = ControlLoop(policy, robot, clock, source=source, recorder=recorder)
+        return ControlLoop(policy, robot, clock, source=source, recorder=recorder)
     except BaseException:
         robot.close()
         raise
-    summary = loop.run(duration)
-    loop.close()
-    return summary
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:

@@ -47,6 +47,7 @@ class FlightRecorder:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         ours.setblocking(False)
         self._socket = ours
+        self._empty = True
         try:
             os.write(file, raw_preamble(header))
             self._writer = _start_writer(theirs.fileno(), file)
@@ -70,9 +71,10 @@ class FlightRecorder:
             OSError: The record is lost: the writer is too far behind, or gone.
         """
         self._socket.send(record.tobytes())
+        self._empty = False
 
     def close(self) -> None:
-        """Wait for the writer and make the final file.
+        """Wait for the writer and make the final file; without a record there is none.
 
         Raises:
             BadInput: The writer failed or the final file cannot be written; the message names the
@@ -84,6 +86,9 @@ class FlightRecorder:
         except subprocess.TimeoutExpired:
             self._writer.kill()
             code = self._writer.wait()
+        if self._empty:
+            self._raw.unlink(missing_ok=True)
+            return
         kept = f"'{self._raw}' has what was recorded"
         if code:
             raise BadInput(f"the flight log could not be written to its end; {kept}")

@@ -100,6 +100,7 @@ def test_handing_over_a_record_does_not_wait_for_the_disk(tmp_path: Path) -> Non
 def test_a_dead_writer_is_counted_and_the_robot_walks_on(how: str, tmp_path: Path) -> None:
     recorder = FlightRecorder(tmp_path / "flight.npz", header())
     if how == "killed":
+        recorder.write(random_rows(1))
         recorder._writer.kill()
         recorder._writer.wait()
     else:
@@ -187,6 +188,14 @@ def test_a_log_is_not_written_over_one_that_a_crash_left(tmp_path: Path) -> None
         recorder.write(random_rows(1))
         recorder.close()
     assert len(read_log(tmp_path / "flight.npz").rows) == 1
+
+
+def test_without_a_record_there_is_no_log_and_an_older_one_stays(tmp_path: Path) -> None:
+    path = tmp_path / "flight.npz"
+    path.write_text("older")
+    FlightRecorder(path, header()).close()
+    assert os.listdir(tmp_path) == ["flight.npz"]
+    assert path.read_text() == "older"
 
 
 def test_names_without_the_usual_ending_are_kept(tmp_path: Path) -> None:

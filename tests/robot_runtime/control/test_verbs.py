@@ -1,0 +1,187 @@
+"""`surefoot run` and `surefoot replay`, as a user calls them."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robot_runtime.cli import main
+from robot_runtime.control.flightlog import read_log
+from robot_runtime.control.modes import Mode
+from robot_runtime.policy.spec import ActionSpec
+from tests.helpers.contracts import joint_names, make_action, quadruped_contract
+from tests.helpers.policies import write_random_policy
+
+# Small actions, so that a robot of random weights stays within every limit.
+SMALL = quadruped_contract(
+    action=ActionSpec(
+        terms=(make_action("legs", joint_names(), scale=(0.05,) * 12),), hold=(), filter=1.0
+    )
+)
+# The shortest run: a tick of nothing, a second of standing up, this much policy, one of damping.
+SHORT = ("--duration", "0.3")
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_random_policy(tmp_path_factory.mktemp("policy") / "policy.onnx", SMALL))
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_a_run_with_its_log_and_replay(policy: str, tmp_path: Path, capsys: Captured) -> None:
+    log = str(tmp_path / "flight.npz")
+    code = main(["run", policy, "--robot", "mock", *SHORT, "--log", log, "--json"])
+    summary = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert summary["good"] is True
+    assert summary["ended"] == "done"
+    assert summary["mode"] == "DAMPING"
+    assert summary["timing"]["period"] == 0.02
+    assert summary["walked"] == pytest.approx(0.3, abs=0.05)
+    rows = read_log(Path(log)).rows
+    assert len(rows) == summary["timing"]["ticks"]
+    assert set(rows["mode"]) == {Mode.PASSIVE, Mode.STAND, Mode.POLICY, Mode.DAMPING}
+    # The demo schedule asks to stand first.
+    assert not rows["asked"].any()
+
+    assert main(["replay", log, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["good"] is True
+    assert result["compared"] == result["steps"] == np.count_nonzero(rows["step"])
+    assert main(["replay", log, "--policy", policy]) == 0
+    assert "steps equal, bit for bit" in capsys.readouterr().out
+
+
+def test_a_run_for_people(policy: str, capsys: Captured) -> None:
+    arguments = ["run", policy, "--robot", "mock", "--command", "0.2,0,0", *SHORT, "--rate-check"]
+    code = main(arguments)
+    out = capsys.readouterr().out
+    assert "Running quadruped-test on mock at 50 Hz for 0.3 s" in out
+    assert "ended          done" in out
+    assert "Hz of 50 Hz" in out
+    # On a machine that is too busy the check says so and fails; both are right.
+    assert code == (1 if "too slow" in out else 0)
+
+
+def test_a_fault_is_said_and_fails(policy: str, capsys: Captured) -> None:
+    code = main(["run", policy, "--robot", "mock", "--option", "fail=tilt", "--option", "at=0.1"])
+    assert code == 1
+    assert "ended          fault: TILT: base leans 1.57 rad, limit 1.00" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--robot", "go7"], "no driver for a robot called 'go7'; there are: mock"),
+        (["--robot", "mock", "--option", "fail"], "--option 'fail': expected name=value"),
+        (["--robot", "mock", "--option", "x=1"], "no option 'x'; known: fail"),
+        (["--robot", "mock", "--option", "at=1", "--option", "at=2"], "--option at: given twice"),
+        (["--robot", "mock", "--command", "fast"], "expected three numbers vx,vy,wz"),
+        (["--robot", "mock", "--command", "jump=1"], "no channel 'jump'"),
+        (["--robot", "mock", "--duration", "-1"], "-1 s is not positive"),
+        (["--robot", "mock", "--duration", "nan"], "nan s is not positive"),
+        (["--robot", "mock", "--command", "keyboard"], "the keyboard needs a terminal"),
+        (["--robot", "mock", "--log", "/proc/no/flight.npz"], "cannot write into folder"),
+        ([], "--robot"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(
+    policy: str,
+    arguments: list[str],
+    message: str,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as stdin, os.fdopen(writing, "w"):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert main(["run", policy, *arguments]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.startswith("surefoot run: error: ")
+    assert captured.err.count("\n") == 1
+    assert "Running" not in captured.out
+
+
+def test_a_policy_that_is_not_there(capsys: Captured) -> None:
+    assert main(["run", "nothing.onnx", "--robot", "mock"]) == 2
+    assert "'nothing.onnx' does not exist" in capsys.readouterr().err
+
+
+def test_help_shows_an_example(capsys: Captured) -> None:
+    for verb, example in (("run", "--robot mock --command"), ("replay", "surefoot replay flight")):
+        assert main([verb, "--help"]) == 0
+        assert example in capsys.readouterr().out
+
+
+def test_replay_wants_the_policy_that_was_recorded(
+    policy: str, tmp_path: Path, capsys: Captured
+) -> None:
+    log = str(tmp_path / "flight.npz")
+    moved = tmp_path / "moved.onnx"
+    moved.write_bytes(Path(policy).read_bytes())
+    assert main(["run", str(moved), "--robot", "mock", "--duration", "0.1", "--log", log]) == 0
+    capsys.readouterr()
+    moved.unlink()
+    assert main(["replay", log]) == 2
+    assert "say where it is with --policy FILE" in capsys.readouterr().err
+    other = str(write_random_policy(tmp_path / "other.onnx", SMALL, seed=1))
+    assert main(["replay", log, "--policy", other]) == 2
+    assert "was recorded with policy" in capsys.readouterr().err
+    assert main(["replay", log, "--policy", policy]) == 0
+    assert main(["replay", str(tmp_path / "none.npz")]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_replay_names_the_first_difference(policy: str, tmp_path: Path, capsys: Captured) -> None:
+    log = tmp_path / "flight.npz"
+    assert main(["run", policy, "--robot", "mock", "--duration", "0.2", "--log", str(log)]) == 0
+    with np.load(log) as npz:
+        arrays = {name: npz[name] for name in npz.files}
+    place = int(np.flatnonzero(arrays["step"])[5])
+    arrays["joint_vel"][place, 2] += 1.0
+    with log.open("wb") as file:
+        np.savez(file, **arrays)
+    capsys.readouterr()
+    assert main(["replay", str(log)]) == 1
+    out = capsys.readouterr().out
+    tick = arrays["tick"][place]
+    assert f"first difference at tick {tick}: observation joint_vel[FL_calf_joint]" in out
+
+
+def test_ctrl_c_ends_in_damping_and_a_whole_log(policy: str, tmp_path: Path) -> None:
+    log = tmp_path / "flight.npz"
+    keys, device = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "robot_runtime.cli", "run", policy, "--robot", "mock", "--json",
+         "--command", "keyboard", "--log", str(log)],
+        stdin=device, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    deadline, size = time.monotonic() + 60.0, 0
+    while size < 100_000 and time.monotonic() < deadline:
+        time.sleep(0.05)
+        size = max((path.stat().st_size for path in tmp_path.glob("*.part")), default=0)
+    os.write(keys, b"ww")
+    time.sleep(0.3)
+    # To the whole group, as a terminal does: also to the process that writes the log.
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    os.close(keys)
+    os.close(device)
+    assert process.returncode == 0
+    summary = json.loads(out)
+    assert summary["ended"] == "stopped"
+    rows = read_log(log).rows
+    assert len(rows) == summary["timing"]["ticks"]
+    assert (rows["mode"][-50:] == Mode.DAMPING).all()
+    assert not rows["sent_kp"][-50:].any()
+    np.testing.assert_allclose(rows["asked"][rows["mode"] == Mode.POLICY][-1], [0.2, 0.0, 0.0])
