@@ -215,8 +215,6 @@ def _require_native(contract: PolicyContract) -> None:
                 f"joint '{joint.name}': a native actuator has no torque-speed line; "
                 "declare explicit_pd"
             )
-    if contract.actuator.target_filter != 1.0:
-        raise Refused("actuator.target_filter: only explicit_pd filters targets")
 
 
 def _add_actuator(spec: mujoco.MjSpec, contract: PolicyContract, joint: Joint) -> None:

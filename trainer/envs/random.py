@@ -64,7 +64,9 @@ def uniform(
     """
     words = (size + 1) // 2
     start = _mix(keys ^ _mix(np.full(1, stream, dtype=np.uint64) * _GOLDEN))
-    first = start + np.asarray(counter, dtype=np.uint64) * np.uint64(words) * _GOLDEN
+    # At least one axis: NumPy warns of the wrap of scalars, not of arrays.
+    number = np.atleast_1d(np.asarray(counter, dtype=np.uint64))
+    first = start + number * np.uint64(words) * _GOLDEN
     mixed = _mix(first[:, None] + _GOLDEN * np.arange(1, words + 1, dtype=np.uint64))
     # Two floats per word, of the 24 bits a float32 mantissa holds.
     out = np.empty((len(keys), words, 2), dtype=np.float32)
