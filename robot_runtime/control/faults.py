@@ -102,6 +102,9 @@ REACTIONS = MappingProxyType(
 """The reaction to every fault. Nothing else decides."""
 
 
+NO_FAULT = Fault(0)
+
+
 def faults_with(reaction: Reaction) -> Fault:
     """All faults that have this reaction, as one value to test against."""
     found = Fault(0)

@@ -15,6 +15,7 @@ from robot_runtime.control.clock import Clock
 from robot_runtime.control.faults import (
     DAMP_FAULTS,
     HOLD_FAULTS,
+    NO_FAULT,
     ZERO_COMMAND_FAULTS,
     Fault,
 )
@@ -136,7 +137,7 @@ class ControlLoop:
         self._now = self._engaged = self._started = 0.0
         self._lateness, self._skipped = 0.0, 0
         self._phase = Fault.INTERNAL
-        self._faults = self._pending = Fault(0)
+        self._faults = self._pending = NO_FAULT
         self._fault_log = FaultLog(self._guards)
         self._requests: list[Event] = []
         self._asked = self._zero
@@ -225,12 +226,12 @@ class ControlLoop:
     def _read(self) -> RobotState:
         self._phase = Fault.CLOCK_FAILED
         self._now, self._started = self._clock.now(), time.perf_counter()
-        self._faults, self._pending = self._pending, Fault(0)
-        self._faults |= self._watchdog.tick(self._now)
+        self._faults, self._pending = self._pending, NO_FAULT
+        self._add(self._watchdog.tick(self._now))
         self._phase = Fault.READ_FAILED
         state = self._robot.read()
-        self._faults |= self._guards.check_state(state)
-        self._faults |= self._watchdog.state(state, self._now)
+        self._add(self._guards.check_state(state))
+        self._add(self._watchdog.state(state, self._now))
         self._state = state
         self._damp_on_fault()
         return state
@@ -253,7 +254,7 @@ class ControlLoop:
                 self._requests.append(asked.event)
         except Exception:
             self._faults |= Fault.OPERATOR_INVALID
-        if self._faults & ZERO_COMMAND_FAULTS:
+        if self._faults and self._faults & ZERO_COMMAND_FAULTS:
             self._asked = self._zero
         while self._requests:
             mode = TRANSITIONS[self._mode, self._requests.pop(0)]
@@ -283,7 +284,7 @@ class ControlLoop:
             return self._limp
         if self._mode is Mode.DAMPING:
             return self._damping
-        if self._faults & HOLD_FAULTS and self._command is not None:
+        if self._faults and self._faults & HOLD_FAULTS and self._command is not None:
             return self._command
         if self._mode is Mode.STAND:
             return self._stand.command(self._now)
@@ -311,9 +312,9 @@ class ControlLoop:
         if self._mode not in (Mode.STAND, Mode.POLICY):
             return wanted
         command, fault = self._guards.limit(wanted)
-        self._faults |= fault
-        if not self._faults & DAMP_FAULTS:
-            self._faults |= self._watchdog.command(state, command)
+        self._add(fault)
+        if fault is not Fault.TARGET_NONFINITE:
+            self._add(self._watchdog.command(state, command))
         self._command = command
         return self._damping if self._damp_on_fault() else command
 
@@ -334,7 +335,7 @@ class ControlLoop:
             except Exception:
                 self._dropped += 1
                 self._pending |= Fault.RECORDER_FAILED
-        self._faults = Fault(0)
+        self._faults = NO_FAULT
         self._begun = False
         self._tick += 1
 
@@ -363,9 +364,14 @@ class ControlLoop:
             self._pending |= Fault.OVERRUN
         return True
 
+    def _add(self, fault: Fault) -> None:
+        # Flags are slow to combine, and nearly always there are none.
+        if fault:
+            self._faults |= fault
+
     def _damp_on_fault(self) -> bool:
         """Latch damping if a fault of this tick asks for it; says whether one does."""
-        if not self._faults & DAMP_FAULTS:
+        if not self._faults or not self._faults & DAMP_FAULTS:
             return False
         self._fault_log.ending(self._faults & DAMP_FAULTS, self._state, self._command)
         self._mode = TRANSITIONS[self._mode, Event.DAMP]
@@ -393,7 +399,7 @@ class ControlLoop:
         self._policy_step = None
         self._asked = self._zero
         self._faults |= self._pending
-        self._pending = Fault(0)
+        self._pending = NO_FAULT
         self._started = time.perf_counter()
         self._now = self._clock.now()
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robot_runtime.control.faults import Fault
+from robot_runtime.control.faults import NO_FAULT, Fault
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.state import JointCommand, RobotState
 
@@ -82,7 +82,7 @@ class Guards:
             return Fault.STATE_NONFINITE
         if lin_vel is not None and not finite(lin_vel):
             return Fault.STATE_NONFINITE
-        fault = Fault(0)
+        fault = NO_FAULT
         w, x, y, z = (float(value) for value in state.base_quat)
         norm = w * w + x * x + y * y + z * z
         if not 0.9 < norm < 1.1:
@@ -117,7 +117,7 @@ class Guards:
             and (effort == command.effort).all()
         )
         if same:
-            return command, Fault(0)
+            return command, NO_FAULT
         limited = JointCommand(
             position=position, velocity=velocity, effort=effort, kp=command.kp, kd=command.kd
         )
@@ -185,7 +185,7 @@ class Watchdog:
         """Whether the loop itself came back in time."""
         stalled = now - self._last_tick > self._stall
         self._last_tick = now
-        return Fault.LOOP_STALLED if stalled else Fault(0)
+        return Fault.LOOP_STALLED if stalled else NO_FAULT
 
     def state(self, state: RobotState, now: float) -> Fault:
         """What is wrong with a state after those before it.
@@ -194,7 +194,7 @@ class Watchdog:
             state: The state.
             now: Time of the loop's clock, [s].
         """
-        fault = Fault(0)
+        fault = NO_FAULT
         time = float(state.time)
         if time > self._time:
             self._time, self._advanced = time, now
@@ -211,7 +211,7 @@ class Watchdog:
     def command(self, state: RobotState, command: JointCommand) -> Fault:
         """What is wrong with a command after those before it."""
         longest = _count(self._load, self._guards.overloaded(state, command))
-        return Fault.EFFORT if longest >= self._load_ticks else Fault(0)
+        return Fault.EFFORT if longest >= self._load_ticks else NO_FAULT
 
 
 def damping_command(contract: PolicyContract) -> JointCommand:
