@@ -16,6 +16,9 @@ from trainer.networks.actor_critic import ACTOR_GROUP, Actor, Critic
 from trainer.rollout import Rollout
 from trainer.symmetry import MirrorTable
 
+_INPUTS = frozenset({"actor_in", "critic_in"})
+"""The columns that go into a network."""
+
 _SCALARS = frozenset({"old_log_prob", "old_value", "advantage", "returns"})
 """The columns of the table that are one wide and shall come out as ``(rows,)``."""
 
@@ -53,7 +56,7 @@ class Minibatch:
 class Batch:
     """Everything the update needs of a rollout, packed into one table.
 
-    One row is one sample, so that a minibatch is one gather. Values, log-probabilities and
+    One row is one sample, so that a minibatch is a gather of rows. Values, log-probabilities and
     normalized inputs are computed once per rollout, in large batches. With mirror images
     the table has a second half of the same length, row i + num_samples being the image of row i.
 
@@ -74,16 +77,29 @@ class Batch:
         self.num_samples = num_samples
         self.old_std = old_std
         self.explained_variance = explained_variance
-        self._table = torch.cat(list(columns.values()), dim=-1)
-        self._widths = [column.shape[-1] for column in columns.values()]
-        self._names = list(columns)
+        # Inputs stay apart, so that a gathered minibatch has them dense, as matrix products want.
+        self._inputs = {name: columns[name] for name in columns if name in _INPUTS}
+        packed = {name: column for name, column in columns.items() if name not in _INPUTS}
+        self._table = torch.cat(list(packed.values()), dim=-1)
+        self._names = list(packed)
+        self._widths = [column.shape[-1] for column in packed.values()]
+        # A copy: minibatches that are standardized anew in each epoch write over the table.
+        self._raw_advantage = columns["advantage"].squeeze(-1).clone()
+
+    def standardize_advantage(self, rows: Tensor) -> None:
+        """Give the advantages of the samples `rows` mean 0 and deviation 1, images included."""
+        column = sum(self._widths[: self._names.index("advantage")])
+        for half in range(0, self._table.shape[0], self.num_samples):
+            self._table[half + rows, column] = standardize(self._raw_advantage[rows])
 
     def take(self, rows: Tensor) -> Minibatch:
         """Gather rows, int64 ``(B,)``."""
-        parts = self._table[rows].split(self._widths, dim=-1)
-        by_name = dict(zip(self._names, parts, strict=True))
-        by_name.setdefault("critic_in", by_name["actor_in"])
-        return Minibatch(**{n: c.squeeze(-1) if n in _SCALARS else c for n, c in by_name.items()})
+        inputs = {name: column.index_select(0, rows) for name, column in self._inputs.items()}
+        inputs.setdefault("critic_in", inputs["actor_in"])
+        parts = self._table.index_select(0, rows).split(self._widths, dim=-1)
+        packed = dict(zip(self._names, parts, strict=True))
+        flat = {name: part.squeeze(-1) for name, part in packed.items() if name in _SCALARS}
+        return Minibatch(**{**inputs, **packed, **flat})
 
 
 def standardize(x: Tensor) -> Tensor:

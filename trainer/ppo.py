@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.batch import Batch, Minibatch, make_batch, standardize
+from trainer.batch import Batch, Minibatch, make_batch
 from trainer.config import InvalidSetting, NetworkConfig, PPOConfig
 from trainer.distributions import gaussian_kl, gaussian_log_prob
 from trainer.guard import LastFinite
@@ -44,6 +44,7 @@ class PPO:
         actor: The actor.
         critic: The critic.
         lr: Learning rate, 0-d tensor.
+        generator: Source of the exploration noise and of the minibatches.
         faults: How often each of `FAULTS` happened, 0-d int64 tensors.
     """
 
@@ -88,7 +89,7 @@ class PPO:
         weights = torch.Generator().manual_seed(seed)
         self.actor = Actor(obs_dims[ACTOR_GROUP], num_actions, network, weights).to(device)
         self.critic = Critic(obs_dims[self._critic_group], network, weights).to(device)
-        self._generator = torch.Generator(device).manual_seed(seed + 1)
+        self.generator = torch.Generator(device).manual_seed(seed + 1)
         self.lr = torch.tensor(config.learning_rate, device=device)
         parameters = [*self.actor.parameters(), *self.critic.parameters()]
         self._optimizer = torch.optim.Adam(parameters, lr=self.lr, eps=config.adam_eps, fused=True)
@@ -111,7 +112,7 @@ class PPO:
             Actions and the means they were sampled around, ``(N, num_actions)`` each.
         """
         mean = self.actor(obs)
-        noise = torch.randn(mean.shape, generator=self._generator, device=self.device)
+        noise = torch.randn(mean.shape, generator=self.generator, device=self.device)
         return torch.addcmul(mean, noise, self.actor.distribution.std()), mean
 
     def anneal(self, iteration: int, iterations: int) -> None:
@@ -157,62 +158,61 @@ class PPO:
         order = None
         for _ in range(self.config.epochs):
             if order is None or not self.config.reuse_permutation:
-                order = torch.randperm(num_samples, generator=self._generator, device=self.device)
+                order = torch.randperm(num_samples, generator=self.generator, device=self.device)
             yield from order.tensor_split(self.config.minibatches)
 
     def _step(self, batch: Batch, rows: Tensor) -> Metrics:
-        """Take one optimizer step on the samples `rows` and, with symmetry, on their images."""
+        """Take one optimizer step on the samples `rows`."""
+        if self.config.normalize_advantage == "minibatch":
+            batch.standardize_advantage(rows)
+        self._optimizer.zero_grad()
+        loss, metrics = self._loss(batch, rows)
+        loss.backward()
+        metrics["policy/lr"] = self._adapt_lr(metrics["policy/kl"])
+        metrics["policy/grad_norm"] = self._descend()
+        return metrics
+
+    def _loss(self, batch: Batch, rows: Tensor) -> tuple[Tensor, Metrics]:
+        """Return the loss of the samples `rows` and, with symmetry, of their images."""
         config, mirror, count = self.config, self._mirror, rows.shape[0]
         if mirror is not None:
             rows = torch.cat([rows, rows + batch.num_samples])
         data = batch.take(rows)
         mean = self._actor_net(data.actor_in)
         std = self.actor.distribution.std()
-        metrics = {"policy/std": std.detach().mean()}
-        metrics |= self._adapt_lr(
-            gaussian_kl(data.old_mean[:count], batch.old_std, mean[:count].detach(), std.detach())
-        )
+        with torch.no_grad():
+            kl = gaussian_kl(data.old_mean[:count], batch.old_std, mean[:count], std).mean()
+        metrics = {"policy/kl": kl, "policy/std": std.detach().mean()}
         # Means of the images are at hand for the mirror loss even where nothing else uses them.
         learned = data if config.symmetry.augment else data.head(count)
-        loss = self._ppo_loss(learned, mean[: learned.action.shape[0]], std, count, metrics)
+        loss = self._ppo_loss(learned, mean[: learned.action.shape[0]], std, metrics)
         if mirror is not None:
             term, more = mirror_loss(mean[:count], mean[count:], mirror.action)
             metrics |= more
             loss = loss + config.symmetry.mirror_coef * term
-        self._optimizer.zero_grad()
-        loss.backward()
-        metrics["policy/grad_norm"] = self._descend()
-        return metrics
+        return loss, metrics
 
-    def _ppo_loss(
-        self, data: Minibatch, mean: Tensor, std: Tensor, count: int, metrics: Metrics
-    ) -> Tensor:
+    def _ppo_loss(self, data: Minibatch, mean: Tensor, std: Tensor, metrics: Metrics) -> Tensor:
         """Return the sum of PPO's losses, eq. 9 of the paper, and add to `metrics`."""
         config = self.config
-        advantage = data.advantage
-        if config.normalize_advantage == "minibatch":
-            # Over the samples alone: their images only repeat them.
-            advantage = standardize(advantage[:count]).repeat(advantage.shape[0] // count)
         log_prob = gaussian_log_prob(data.action, mean, std)
         value = self._critic_net(data.critic_in).squeeze(-1)
-        surrogate, more = surrogate_loss(log_prob, data.old_log_prob, advantage, clip=config.clip)
-        metrics |= more
-        error, more = value_loss(value, data.old_value, data.returns, clip=config.value_clip)
-        metrics |= more
-        disorder, more = entropy_loss(std)
-        metrics |= more
+        surrogate, of_surrogate = surrogate_loss(
+            log_prob, data.old_log_prob, data.advantage, clip=config.clip
+        )
+        error, of_value = value_loss(value, data.old_value, data.returns, clip=config.value_clip)
+        disorder, of_entropy = entropy_loss(std)
+        metrics |= of_surrogate | of_value | of_entropy
         return surrogate + config.value_coef * error + config.entropy_coef * disorder
 
-    @torch.no_grad()
-    def _adapt_lr(self, kl: Tensor) -> Metrics:
-        """Let the measured divergence, one per sample, move the learning rate."""
+    def _adapt_lr(self, kl: Tensor) -> Tensor:
+        """Let the measured divergence move the learning rate, and return a copy of it."""
         config = self.config
-        mean_kl = kl.mean()
-        self.faults["nonfinite/kl"] += ~mean_kl.isfinite()
+        self.faults["nonfinite/kl"] += ~kl.isfinite()
         if config.desired_kl is not None:
             lr = adaptive_kl_lr(
                 self.lr,
-                mean_kl,
+                kl,
                 desired_kl=config.desired_kl,
                 factor=config.kl_factor,
                 band=config.kl_band,
@@ -220,7 +220,7 @@ class PPO:
                 max_lr=config.max_lr,
             )
             self.lr.copy_(lr)
-        return {"policy/kl": mean_kl, "policy/lr": self.lr.clone()}
+        return self.lr.clone()
 
     def _descend(self) -> Tensor:
         """Clip the gradients and step; skip the step where they are not finite.
@@ -265,7 +265,7 @@ class PPO:
             "actor": self.actor.state_dict(),
             "critic": self.critic.state_dict(),
             "optimizer": self._optimizer.state_dict(),
-            "generator": self._generator.get_state(),
+            "generator": self.generator.get_state(),
             "faults": {name: int(count) for name, count in self.faults.items()},
         }
 
@@ -283,7 +283,7 @@ class PPO:
         (group,) = self._optimizer.param_groups
         self.lr.copy_(group["lr"])
         group["lr"] = self.lr
-        self._generator.set_state(state["generator"].cpu())
+        self.generator.set_state(state["generator"].cpu())
         for name, count in state["faults"].items():
             self.faults[name].fill_(count)
         self._last_finite = LastFinite(self._live_tensors)

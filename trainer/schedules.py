@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_ZERO_KL = 1e-9
+"""Two evaluations of one float32 policy differ by less than this, [nat]."""
+
 
 def adaptive_kl_lr(
     lr: Tensor,
@@ -19,9 +22,10 @@ def adaptive_kl_lr(
     """Return the learning rate that follows from a measured KL divergence.
 
     The rule of rsl_rl: too far from the old policy (``kl > desired_kl * band``) divides by
-    `factor`, too near (``0 < kl < desired_kl / band``) multiplies by it. A divergence of exactly 0
-    (before the first step) and one that is not finite change nothing. Tensors in, tensor out: the
-    host never waits for the device.
+    `factor`, too near (``0 < kl < desired_kl / band``) multiplies by it. A divergence of 0 up to
+    rounding says that no step was taken yet, and changes nothing; rsl_rl asks for exactly 0, which
+    depends on how a processor adds. One that is not finite changes nothing either. Tensors in,
+    tensor out: the host never waits for the device.
 
     Args:
         lr: Learning rate, 0-d.
@@ -33,7 +37,7 @@ def adaptive_kl_lr(
         max_lr: Ceiling.
     """
     too_far = torch.isfinite(kl) & (kl > desired_kl * band)
-    too_near = (kl > 0.0) & (kl < desired_kl / band)
+    too_near = (kl > _ZERO_KL) & (kl < desired_kl / band)
     slower = (lr / factor).clamp(min=min_lr)
     faster = (lr * factor).clamp(max=max_lr)
     return torch.where(too_far, slower, torch.where(too_near, faster, lr))

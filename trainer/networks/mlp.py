@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+
+from trainer.networks.kernels import Elu, Linear
 
 
-class Activation(nn.Module):
-    """A nonlinearity that overwrites its input where that is safe.
-
-    The input is the fresh output of a linear layer, which nothing else needs: ELU, ReLU and tanh
-    have derivatives that follow from their result, so one array less is written and kept.
-    """
-
-    def __init__(self, name: str) -> None:
-        """Choose `elu`, `relu`, `silu` or `tanh`."""
-        super().__init__()
-        self.name = name
+class _Tanh(nn.Module):
+    """tanh that overwrites its input: the derivative follows from the result."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the nonlinearity to every element."""
-        if self.name == "elu":
-            return functional.elu(x, inplace=True)
-        if self.name == "relu":
-            return functional.relu(x, inplace=True)
-        if self.name == "silu":
-            return functional.silu(x)
         return torch.tanh_(x)
+
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "elu": Elu,
+    "relu": functools.partial(nn.ReLU, inplace=True),
+    "silu": nn.SiLU,
+    "tanh": _Tanh,
+}
 
 
 def make_mlp(
@@ -62,14 +56,14 @@ def make_mlp(
         last = i == len(widths) - 2
         layers.append(_linear(n_in, n_out, out_gain if last else math.sqrt(2.0), generator))
         if not last:
-            layers.append(Activation(activation))
+            layers.append(_ACTIVATIONS[activation]())
     return nn.Sequential(*layers)
 
 
-def _linear(n_in: int, n_out: int, gain: float, generator: torch.Generator) -> nn.Linear:
+def _linear(n_in: int, n_out: int, gain: float, generator: torch.Generator) -> Linear:
     """Build one linear layer, orthogonal weights and zero biases."""
     # On "meta" first: the default initialization would draw from torch's global generator.
-    layer = nn.Linear(n_in, n_out, device="meta").to_empty(device="cpu")
+    layer = Linear(n_in, n_out, device="meta").to_empty(device="cpu")
     nn.init.orthogonal_(layer.weight, gain=gain, generator=generator)
     nn.init.zeros_(layer.bias)
     return layer
