@@ -11,7 +11,7 @@ from typing import Protocol
 
 _LOG = logging.getLogger(__name__)
 
-_WARN_EVERY = 1.0
+_WARN_EVERY = 5.0
 """Shortest time between two warnings about missed ticks, [s]."""
 
 _LATEST = 0.4

@@ -107,12 +107,12 @@ def test_ten_million_periods_do_not_drift() -> None:
     assert time.now() - begin == pytest.approx(20_000.002, abs=1e-7)
 
 
-def test_warnings_come_at_most_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+def test_warnings_come_at_most_every_five_seconds(caplog: pytest.LogCaptureFixture) -> None:
     time = FakeTime()
     with caplog.at_level(logging.WARNING, logger="robot_runtime.control.clock"):
-        starts, ticks = run(time, time.clock(PERIOD), np.full(100, 0.05))
+        starts, ticks = run(time, time.clock(PERIOD), np.full(300, 0.05))
     seconds = starts[-1] - starts[0]
-    assert 1 <= len(caplog.records) <= math.ceil(seconds)
+    assert 1 <= len(caplog.records) <= math.ceil(seconds / 5.0)
     assert all(tick.skipped for tick in ticks)
 
 
