@@ -336,7 +336,8 @@ class ControlLoop:
                 self._dropped += 1
                 self._pending |= Fault.RECORDER_FAILED
         self._faults = NO_FAULT
-        self._begun = False
+        # A policy that engages while the state is stale begins only at its first step.
+        self._begun = self._begun and self._policy_step is None
         self._tick += 1
 
     def _fill_row(self, state: RobotState | None, sent: JointCommand | None, took: float) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from robot_runtime.control.faults import Fault
 from robot_runtime.control.flightlog import FlightLog, make_header
 from robot_runtime.control.loop import Policy as AnyPolicy
+from robot_runtime.control.modes import Mode
 from robot_runtime.control.replay import check_policy, replay_log
 from robot_runtime.control.teleop import demo_schedule
 from robot_runtime.errors import Refused
@@ -46,10 +48,15 @@ def noisy_flight(policy: AnyPolicy, seconds: float = 2.0) -> FlightLog:
     assert summary.ended == "done", summary.cause
     assert summary.faults["STATE_STALE"] >= 1
     assert summary.timing.skipped >= 5
+    return log_of(bench)
+
+
+def log_of(bench: Bench) -> FlightLog:
+    """What a recorder would have written."""
     return FlightLog(
         path=Path("flight.npz"),
-        header=make_header(contract, policy="p.onnx", policy_sha256="00" * 32),
-        contract=contract,
+        header=make_header(bench.contract, policy="p.onnx", policy_sha256="00" * 32),
+        contract=bench.contract,
         rows=bench.rows.copy(),
         finished=True,
     )
@@ -95,17 +102,25 @@ def test_two_runs_of_the_policy_replay_each_from_its_own_start() -> None:
     bench.loop.run(0.3)
     bench.loop.reset()
     bench.loop.run(0.3)
-    rows = bench.rows.copy()
-    rows["tick"] = np.arange(len(rows))
-    log = FlightLog(
-        path=Path("x"),
-        header=make_header(policy.contract),
-        contract=policy.contract,
-        rows=rows,
-        finished=True,
-    )
+    log = log_of(bench)
+    log.rows["tick"] = np.arange(len(log.rows))
     assert replay_log(log, policy).good
-    assert (rows["step"] == 2).sum() == 2
+    assert (log.rows["step"] == 2).sum() == 2
+
+
+def test_a_policy_that_engages_while_the_state_is_stale_begins_at_its_first_step() -> None:
+    policy = Policy(rich_contract(), lambda obs: np.tanh(obs[:11]))
+    bench = Bench(policy)
+    bench.robot.follow = True
+    # Standing up from the default pose takes half a second, and half a second more is rest.
+    bench.robot.change = lambda read, state: (
+        dataclasses.replace(state, time=101.0) if 49 <= read < 53 else state
+    )
+    bench.loop.run(0.4)
+    engaged = bench.rows[bench.rows["mode"] == Mode.POLICY]
+    assert engaged["faults"][0] & Fault.STATE_STALE
+    assert list(engaged["step"][:4]) == [0, 0, 2, 1]
+    assert replay_log(log_of(bench), policy).good
 
 
 @pytest.mark.parametrize(
