@@ -47,7 +47,9 @@ def make_env(actuator: ActuatorSpec) -> RobotEnv:
 def draw(contract: PolicyContract) -> list[dict[str, np.ndarray]]:
     rng = np.random.default_rng(11)
     states = [random_state(rng, len(contract.joints)) for _ in range(ROBOTS)]
-    return [{k: np.float32(v).astype(np.float64) for k, v in state.items()} for state in states]
+    return [
+        {k: v.astype(np.float32).astype(np.float64) for k, v in state.items()} for state in states
+    ]
 
 
 @pytest.mark.parametrize(
@@ -63,10 +65,10 @@ def test_observations_and_efforts_of_the_environment(actuator: ActuatorSpec) -> 
     contract = env.config.contract
     states = draw(contract)
     rng = np.random.default_rng(5)
-    asked = np.float32(
+    asked = (
         rng.uniform(-1.5, 1.5, size=(ROBOTS, 3)) * rng.choice([0.03, 1.0], (ROBOTS, 1))
-    )
-    actions = np.float32(rng.normal(size=(ROBOTS, contract.num_actions)) * 3.0)
+    ).astype(np.float32)
+    actions = (3.0 * rng.normal(size=(ROBOTS, contract.num_actions))).astype(np.float32)
     steps = rng.integers(0, 4000, size=ROBOTS)
     env.reset()
     env.give_commands(torch.from_numpy(asked))
