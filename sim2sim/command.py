@@ -35,6 +35,7 @@ from sim2sim.scenarios import (
     nominal_scenario,
     nominal_schedule,
 )
+from sim2sim.viewer import check_film, film
 
 _PROG = "surefoot sim2sim"
 
@@ -69,6 +70,8 @@ def main(argv: list[str]) -> int:
     """
     args = _parse(argv)
     thresholds = _thresholds(args)
+    if args.film is not None:
+        check_film(args.film)
     policy = open_policy(args.policy)
     # Everything that can be refused is refused here, before the first of many runs.
     sim = build_model(policy.contract, find_model(policy.contract, args.model), args.physics_dt)
@@ -95,12 +98,15 @@ def main(argv: list[str]) -> int:
     if args.report is not None:
         with atomic_write(args.report) as temporary:
             temporary.write_text(render(report), encoding="utf-8")
+    if args.film is not None:
+        _film(report, args.film)
     if args.json:
         print(json.dumps(_as_json(report), indent=2, allow_nan=False))
     else:
         _print(report)
-        if args.report is not None:
-            print(f"report: {args.report}")
+        for name in ("report", "film"):
+            if getattr(args, name) is not None:
+                print(f"{name}: {getattr(args, name)}")
     return ExitCode.GOOD if verdict.passed else ExitCode.FAILED
 
 
@@ -161,6 +167,12 @@ def _parse(argv: list[str]) -> Namespace:
         "--workers", type=int, default=0, metavar="N", help="processes (default: by the work)"
     )
     parser.add_argument("--report", type=Path, metavar="PAGE.HTML", help="write a page with plots")
+    parser.add_argument(
+        "--film",
+        type=Path,
+        metavar="GAIT.GIF",
+        help="draw the first run: .gif, or .png for a sheet of its first steps",
+    )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     return parser.parse_args(argv)
 
@@ -205,6 +217,21 @@ def _workers(asked: int, runs: int) -> int:
         return asked
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     return max(1, min(cores, runs // 10))
+
+
+def _film(report: Report, path: Path) -> None:
+    """Draw the first run whose trajectory was kept, from where it begins to move."""
+    run = next((r for r in report.results if r.trajectory is not None), None)
+    if run is None or run.trajectory is None:
+        raise BadInput(f"film '{path}': only nominal runs and constant commands are drawn")
+    begin = 0.0
+    for segment in run.scenario.segments:
+        if any(segment.command):
+            break
+        begin += segment.duration
+    truth = run.trajectory.truth
+    sheet = path.suffix.lower() == ".png"
+    film(report.sim.mj, truth, path, min(begin + 1.0, float(truth.time[-1])) if sheet else 0.0)
 
 
 @contextmanager

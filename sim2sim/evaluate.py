@@ -28,7 +28,7 @@ from sim2sim.metrics import (
     run_metrics,
     summarize_segments,
 )
-from sim2sim.model import SimModel, build_model, find_model
+from sim2sim.model import SimModel, build_model, find_model, strongest
 from sim2sim.mujoco_robot import MujocoRobot
 from sim2sim.placement import disturb, place
 from sim2sim.probe import Probe, Truth
@@ -185,7 +185,8 @@ def _worsened(robot: MujocoRobot, scenario: Scenario) -> Robot:
     """The robot behind the latency and the motors that the scenario draws."""
     if scenario.disturbance is None:
         return robot
-    weak = WeakMotors(robot, np.array(scenario.disturbance.strength))
+    strength = np.minimum(scenario.disturbance.strength, strongest(robot.sim))
+    weak = WeakMotors(robot, strength)
     late = Latency(weak, scenario.disturbance.latency, lambda: robot.time)
     robot.before_pd.append(late.deliver)
     return late

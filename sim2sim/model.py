@@ -212,6 +212,24 @@ def effective_inertia(model: mujoco.MjModel, contract: PolicyContract) -> NDArra
     return np.asarray(1.0 / response, dtype=np.float64)
 
 
+def strongest(sim: SimModel) -> NDArray[np.float64]:
+    """Largest factor on each joint's gains that an explicit PD at this period can integrate.
+
+    The bound of `stability_audit`, with 2 % to spare. A real motor's own loop is far faster, so
+    that its stronger copy is no less stable.
+
+    Returns:
+        float64, shape ``(num_joints,)``; infinite for native actuators.
+    """
+    contract = sim.contract
+    if contract.actuator.form != "explicit_pd":
+        return np.full(len(contract.joints), np.inf)
+    dt, inertia = contract.timing.pd_dt, effective_inertia(sim.mj, contract)
+    kp, kd = contract.joint_array("kp"), contract.joint_array("kd")
+    load = np.maximum((kp * dt * dt + 2.0 * kd * dt) / inertia, 1e-12)
+    return 0.98 * 4.0 / load
+
+
 def _check_file(contract: PolicyContract, file: ModelFile) -> list[Finding]:
     expected = contract.robot.model_sha256
     if not expected:

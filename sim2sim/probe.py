@@ -26,7 +26,7 @@ class Truth:
             [m/s], [rad/s], shape ``(rows, 3)``.
         tilt: Angle between the base's z axis and the vertical, [rad], shape ``(rows,)``.
         com_height: Height of the whole robot's centre of mass, [m], shape ``(rows,)``.
-        joint_pos: [rad], shape ``(rows, num_joints)``, contract order.
+        qpos: All positions of the model, for pictures, shape ``(rows, nq)``.
         efforts: Efforts at the joints, [Nm], shape ``(rows, num_joints)``, contract order.
         saturation: Share of the period's PD steps in which a joint's effort was at its limit,
             shape ``(rows, num_joints)``.
@@ -39,7 +39,7 @@ class Truth:
     velocity: NDArray[np.float64]
     tilt: NDArray[np.float64]
     com_height: NDArray[np.float64]
-    joint_pos: NDArray[np.float64]
+    qpos: NDArray[np.float64]
     efforts: NDArray[np.float64]
     saturation: NDArray[np.float64]
     contacts: NDArray[np.bool_]
@@ -81,7 +81,7 @@ class Probe:
             velocity=columns["velocity"],
             tilt=columns["tilt"],
             com_height=columns["com_height"],
-            joint_pos=columns["joint_pos"],
+            qpos=columns["qpos"],
             efforts=columns["efforts"],
             saturation=columns["saturation"],
             contacts=contacts[:, touched],
@@ -111,7 +111,7 @@ class Probe:
             "velocity": _heading_velocity(robot, float(heading(state.base_quat))),
             "tilt": np.array(self.tilt),
             "com_height": np.array(self.com_height),
-            "joint_pos": state.joint_pos,
+            "qpos": data.qpos.copy(),
             "efforts": robot.drive.efforts().copy(),
             "saturation": self._saturated / self._every,
         }

@@ -32,7 +32,7 @@ def _truth(seconds: float, period: float = 0.02) -> Truth:
         velocity=np.zeros((rows, 3)),
         tilt=np.zeros(rows),
         com_height=np.full(rows, 0.3),
-        joint_pos=np.zeros((rows, 2)),
+        qpos=np.zeros((rows, 9)),
         efforts=np.zeros((rows, 2)),
         saturation=np.zeros((rows, 2)),
         contacts=np.zeros((rows, 0), dtype=np.bool_),
