@@ -47,7 +47,7 @@ PARITY = 1e-4
 
 def main() -> int:
     """Run the benchmark; exit code 1 if a gate fails."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="The PPO update against rsl_rl's.")
     parser.add_argument("--parity", action="store_true", help="compare weights, not times")
     parser.add_argument("--quick", action="store_true", help="a tenth of the size")
     parser.add_argument("--reps", type=int, default=5, help="repetitions (default: 5)")

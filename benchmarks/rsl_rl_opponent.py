@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -190,7 +191,7 @@ class _Recording:
     def __init__(self, rollout: Rollout) -> None:
         self._rollout = rollout
         steps, self.num_envs, self.num_actions = rollout.action.shape
-        self.obs_dims = {"policy": rollout.obs["policy"].shape[-1]}
+        self.obs_dims: Mapping[str, int] = {"policy": rollout.obs["policy"].shape[-1]}
         self.max_episode_length = steps
         self.device = torch.device("cpu")
         self._t = 0
@@ -260,14 +261,17 @@ def _rollout(case: Case, ours: PPO) -> Rollout:
     # rounding at the first step would make the learning rate a matter of how products are summed.
     mean = torch.stack([ours.act(obs[i])[1] for i in range(t)])
     mean = mean + 0.02 * torch.randn_like(mean)
+    terminated = torch.rand(t, n) < 0.01
+    # Never both: rsl_rl then adds the value of a state that is worth nothing.
+    truncated = ~terminated & (torch.arange(t) == t // 2).unsqueeze(-1)
     return Rollout(
         obs={"policy": obs},
         final_obs=obs[:-1].clone(),
         action=mean + torch.randn_like(mean),
         mean=mean,
         reward=torch.randn(t, n),
-        terminated=torch.rand(t, n) < 0.01,
-        truncated=torch.zeros(t, n, dtype=torch.bool).index_fill_(0, torch.tensor([t // 2]), True),
+        terminated=terminated,
+        truncated=truncated,
         log={},
     )
 
