@@ -185,6 +185,23 @@ class Pair:
         return obs, actions
 
 
+def weights_apart(case: Case, dtype: torch.dtype, seed: int = 0) -> dict[str, float]:
+    """Update both learners once and return the largest difference in each weight, by name."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        pair = Pair(case, seed)
+        pair.restart()
+        pair.update_ours()
+        pair.update_theirs()
+    finally:
+        torch.set_default_dtype(before)
+    return {
+        name: float((ours - theirs).detach().abs().max())
+        for name, (ours, theirs) in pair.weights().items()
+    }
+
+
 class _Recording:
     """An environment that plays a rollout, whatever the actions."""
 
