@@ -141,7 +141,8 @@ class RobotEnv:
             raise ValueError(f"actions have shape {tuple(actions.shape)}, expected {expected}")
         self._builder.commit()
         earlier_action = self._episodes.last_action
-        self._act(actions.to("cpu", torch.float32))
+        # A copy: what is remembered of an episode is zeroed when it ends, and the caller's stays.
+        self._act(actions.to("cpu", torch.float32, copy=True))
         self._push()
         for pd_step in range(self._contract.decimation):
             self.physics.step_pd(self._queue.at(pd_step))

@@ -53,4 +53,5 @@ def gait_target(phase: Tensor, standing: Tensor, config: GaitConfig, offsets: Te
     # Raised cosine: the foot leaves and meets the ground at zero vertical speed.
     progress = (own - config.duty) * (2.0 * math.pi / (1.0 - config.duty))
     height = 0.5 * config.swing_height * (1.0 - torch.cos(progress))
-    return GaitTarget(stance=stance, height=torch.where(stance, 0.0, height))
+    height = torch.where(stance, 0.0, height).to(torch.float32)
+    return GaitTarget(stance=stance, height=height)
