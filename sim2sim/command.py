@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -23,8 +21,7 @@ from robot_runtime.errors import BadInput, ExitCode
 from robot_runtime.files import atomic_write
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.file import open_policy
-from sim2sim.doctor import grouped
-from sim2sim.evaluate import Job, RunResult, Verdict, judge, run_scenarios
+from sim2sim.evaluate import Job, judge, run_scenarios
 from sim2sim.metrics import Thresholds
 from sim2sim.model import build_model, find_model
 from sim2sim.report import Report, render
@@ -35,6 +32,7 @@ from sim2sim.scenarios import (
     nominal_scenario,
     nominal_schedule,
 )
+from sim2sim.summary import as_json, text_lines
 from sim2sim.viewer import check_film, film
 
 _PROG = "surefoot sim2sim"
@@ -70,6 +68,8 @@ def main(argv: list[str]) -> int:
     """
     args = _parse(argv)
     thresholds = _thresholds(args)
+    for path in (args.report, args.film):
+        _check_target(path)
     if args.film is not None:
         check_film(args.film)
     policy = open_policy(args.policy)
@@ -101,9 +101,9 @@ def main(argv: list[str]) -> int:
     if args.film is not None:
         _film(report, args.film)
     if args.json:
-        print(json.dumps(_as_json(report), indent=2, allow_nan=False))
+        print(json.dumps(as_json(report), indent=2, allow_nan=False))
     else:
-        _print(report)
+        print("\n".join(text_lines(report)))
         for name in ("report", "film"):
             if getattr(args, name) is not None:
                 print(f"{name}: {getattr(args, name)}")
@@ -219,6 +219,17 @@ def _workers(asked: int, runs: int) -> int:
     return max(1, min(cores, runs // 10))
 
 
+def _check_target(path: Path | None) -> None:
+    """Refuse a file that cannot be written before anything runs, not after."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise BadInput(f"cannot write '{path}': it is a folder")
+    folder = next(p for p in (path.parent, *path.parent.parents) if p.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise BadInput(f"cannot write into folder '{path.parent}'")
+
+
 def _film(report: Report, path: Path) -> None:
     """Draw the first run whose trajectory was kept, from where it begins to move."""
     run = next((r for r in report.results if r.trajectory is not None), None)
@@ -248,106 +259,3 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=console, disable=not shown, transient=True) as progress:
         task = progress.add_task("", total=total)
         yield lambda: progress.advance(task)
-
-
-def _print(report: Report) -> None:
-    policy, sim = report.policy, report.sim
-    contract = policy.contract
-    rows = policy.replayed.rows if policy.replayed is not None else 0
-    print(f"policy  {policy.path.name}: {contract.name}, contract {contract.sha256()[:12]}")
-    print(f"trace   {rows} rows ({policy.trace.origin}) replayed")
-    print(f"model   {sim.file.path}, physics step {1e3 * sim.physics_dt:g} ms")
-    for subjects, finding in grouped(sim.findings):
-        if finding.differs:
-            print(f"differs {_shortened(subjects)}: {finding.text}")
-    for note in report.notes:
-        print(f"note    {note}")
-    print()
-    _print_segments(report.verdict)
-    _print_runs(report.results)
-    print()
-    for check in report.verdict.checks:
-        if not check.passed:
-            print(f"FAILED  {check.name}: {check.value:.3f} {check.unit}, limit {check.limit:g}")
-    print("PASS" if report.verdict.passed else "FAIL")
-
-
-def _print_segments(verdict: Verdict) -> None:
-    if not verdict.segments:
-        return
-    print(f"{'segment':<10} {'asked':>19} {'mean':>19} {'error m/s':>10} {'rad/s':>7} {'runs':>5}")
-    for s in verdict.segments:
-        asked, mean = _vector(s.command), _vector(s.velocity)
-        print(
-            f"{s.name:<10} {asked:>19} {mean:>19} {s.lin_vel_error:>10.3f} "
-            f"{s.ang_vel_error:>7.3f} {s.runs:>5}"
-        )
-
-
-def _print_runs(results: Sequence[RunResult]) -> None:
-    for kind in ("nominal", "disturbed", "command"):
-        group = [r for r in results if r.scenario.kind == kind]
-        if not group:
-            continue
-        good = sum(not r.failure for r in group)
-        share = sum(r.metrics.saturation for r in group) / len(group)
-        rate = sum(r.metrics.action_rate for r in group) / len(group)
-        print(
-            f"{kind:<10} {good} of {len(group)} reached their end; efforts at their limit "
-            f"{100.0 * share:.2f} %; actions change by {rate:.2f} /s"
-        )
-    for result in results:
-        if result.failure:
-            print(
-                f"  {result.scenario.name}: after {result.metrics.duration:.2f} s, {result.failure}"
-            )
-
-
-def _shortened(subjects: str) -> str:
-    names = subjects.split(", ")
-    return subjects if len(names) <= 3 else f"{', '.join(names[:3])} and {len(names) - 3} more"
-
-
-def _vector(values: tuple[float, float, float]) -> str:
-    return ", ".join(f"{round(value, 2) + 0.0:.2f}" for value in values)
-
-
-def _as_json(report: Report) -> dict[str, Any]:
-    policy, sim = report.policy, report.sim
-    return {
-        "passed": report.verdict.passed,
-        "checks": [
-            {**dataclasses.asdict(check), "passed": check.passed} for check in report.verdict.checks
-        ],
-        "segments": [dataclasses.asdict(segment) for segment in report.verdict.segments],
-        "runs": [_run_json(result) for result in report.results],
-        "thresholds": dataclasses.asdict(report.thresholds),
-        "policy": {
-            "path": str(policy.path),
-            "sha256": policy.sha256,
-            "name": policy.contract.name,
-            "contract_sha256": policy.contract.sha256(),
-            "provenance": policy.provenance,
-        },
-        "model": {
-            "path": str(sim.file.path),
-            "sha256": sim.file.sha256,
-            "physics_dt": sim.physics_dt,
-            "findings": [dataclasses.asdict(finding) for finding in sim.findings],
-        },
-        "notes": list(report.notes),
-    }
-
-
-def _run_json(result: RunResult) -> dict[str, Any]:
-    scenario = result.scenario
-    drawn = scenario.disturbance
-    return {
-        "kind": scenario.kind,
-        "seed": scenario.seed,
-        "index": scenario.index,
-        "failure": result.failure,
-        "faults": result.faults,
-        "metrics": dataclasses.asdict(result.metrics),
-        "disturbance": None if drawn is None else dataclasses.asdict(drawn),
-    }

@@ -70,11 +70,17 @@ class MujocoRobot:
         """Begin again from the current positions and velocities, which a caller may have set.
 
         Time, warm starts, forces and the memory of the motors are those of a fresh robot.
+
+        Raises:
+            PhysicsFault: MuJoCo has no memory for this pose.
         """
         qpos, qvel = self.data.qpos.copy(), self.data.qvel.copy()
         mujoco.mj_resetData(self.model, self.data)
         self.data.qpos[:], self.data.qvel[:] = qpos, qvel
-        mujoco.mj_forward(self.model, self.data)
+        try:
+            mujoco.mj_forward(self.model, self.data)
+        except mujoco.FatalError as error:
+            raise PhysicsFault(f"MuJoCo cannot begin: {error}") from error
         self.drive.reset()
         self._commanded = False
         self._pd_steps = 0

@@ -19,6 +19,9 @@ from sim2sim.metrics import SegmentSummary, Thresholds
 from sim2sim.model import SimModel
 from sim2sim.report_style import STYLE
 
+_FEWEST_TICKS = 3
+"""Shortest run that is drawn."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
@@ -158,9 +161,13 @@ def _segment_row(segment: SegmentSummary, thresholds: Thresholds) -> list[str]:
 
 
 def _plots(report: Report) -> str:
-    runs = [r for r in report.results if r.trajectory is not None]
+    runs = [
+        r
+        for r in report.results
+        if r.trajectory is not None and len(r.trajectory.action) >= _FEWEST_TICKS
+    ]
     if not runs:
-        return '<p class="soft">No run was kept.</p>'
+        return '<p class="soft">No run that was kept is long enough.</p>'
     first = runs[0]
     assert first.trajectory is not None, "filtered above"
     contract = report.policy.contract

@@ -63,6 +63,21 @@ def tiny_xml(
     </mujoco>"""
 
 
+def crowded_xml(memory: str) -> str:
+    """The robot beside eight boxes on the floor, whose contacts need memory.
+
+    Args:
+        memory: What MuJoCo may take; 40K is too little for the contacts, 1M is plenty.
+    """
+    boxes = "".join(
+        f'<body pos="{2 + i} 0 .05"><freejoint/><geom type="box" size=".06 .06 .06" '
+        f'contype="0" conaffinity="1"/></body>'
+        for i in range(8)
+    )
+    xml = tiny_xml(size=f'memory="{memory}"')
+    return xml.replace('<body name="base"', f'{boxes}<body name="base"', 1)
+
+
 def _rod(name: str, axis: str, place: str, joint: str = 'armature=".02"') -> str:
     return f"""
         <body name="{name}_rod" pos="{place}">

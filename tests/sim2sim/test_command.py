@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from robot_runtime.cli import main
-from tests.helpers.tiny_robot import tiny_xml
+from tests.helpers.tiny_robot import crowded_xml, tiny_contract, tiny_xml
+from tests.sim2sim.conftest import write_still_policy
 
 STAND = ["--command", "0,0,0", "--duration", "2"]
 
@@ -76,7 +77,9 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
         (["{policy}", "--command", "jump=1"], "'jump'"),
         (["{policy}", "--command", "0,0,0", "--duration", "nan"], "--duration"),
         (["{policy}", "--max-lin-vel-error", "nan"], "--max-lin-vel-error"),
-        (["{policy}", "--command", "0,0,0", "--duration", "2", "--report", "{tiny}/x"], "tiny"),
+        (["{policy}", "--report", "{tiny}/x"], "tiny"),
+        (["{policy}", "--report", "/"], "is a folder"),
+        (["{policy}", "--film", "gait.mp4"], "gait.mp4"),
         (["{policy}", "--scenario", "1"], "--scenario"),
     ],
 )
@@ -96,6 +99,26 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert err.startswith("surefoot sim2sim: error: ")
     assert err.count("\n") == 1
     assert culprit in err
+
+
+def test_physics_that_breaks_at_once_is_a_failed_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No contact memory: the first step fails, and what can be said is said."""
+    path = write_still_policy(tmp_path / "tiny.onnx", tiny_contract())
+    scene, page = tmp_path / "tiny.xml", tmp_path / "page.html"
+    for memory, code, failure in (
+        ("1M", 0, ""),
+        ("40K", 1, "CLOCK_FAILED: PhysicsFault: MuJoCo warned at 0.000 s"),
+    ):
+        scene.write_text(crowded_xml(memory))
+        arguments = [path, "--model", scene, "--json", "--report", page]
+        found, out, _ = _run(capsys, *arguments, *STAND, "--max-lin-vel-error", "9")
+        (run,) = json.loads(out)["runs"]
+        assert found == code
+        assert run["failure"].startswith(failure)
+        assert bool(run["failure"]) == bool(failure)
+        assert page.read_text().endswith("</html>\n")
 
 
 def test_the_verb_never_loads_torch_or_the_trainer(still_policy: Path) -> None:

@@ -20,7 +20,7 @@ from robot_runtime.policy.state import JointCommand
 from sim2sim.mujoco_robot import MujocoRobot, PhysicsFault
 from sim2sim.placement import hold_command
 from sim2sim.sim_clock import SimClock
-from tests.helpers.tiny_robot import tiny_contract, tiny_sim, tiny_xml
+from tests.helpers.tiny_robot import crowded_xml, tiny_contract, tiny_sim, tiny_xml
 
 HALF = math.sqrt(0.5)
 
@@ -140,24 +140,13 @@ def test_reset_begins_anew_bit_for_bit(robot: MujocoRobot) -> None:
     np.testing.assert_array_equal(run(), first)
 
 
-def _heap(memory: str) -> str:
-    """Eight boxes on the floor beside the robot, and not enough memory for their contacts."""
-    boxes = "".join(
-        f'<body pos="{2 + i} 0 .05"><freejoint/><geom type="box" size=".06 .06 .06" '
-        f'contype="0" conaffinity="1"/></body>'
-        for i in range(8)
-    )
-    xml = tiny_xml(size=f'memory="{memory}"')
-    return xml.replace('<body name="base"', f'{boxes}<body name="base"', 1)
-
-
 def test_contact_overflow_is_a_fault_within_one_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     contract = tiny_contract()
-    MujocoRobot(tiny_sim(tmp_path, contract, _heap("1M"))).advance(1)
-    robot = MujocoRobot(tiny_sim(tmp_path, contract, _heap("40K")))
+    MujocoRobot(tiny_sim(tmp_path, contract, crowded_xml("1M"))).advance(1)
+    robot = MujocoRobot(tiny_sim(tmp_path, contract, crowded_xml("40K")))
     with pytest.raises(PhysicsFault, match=r"warned at 0\.000 s: mjWARN_(CONTACT|CNSTR)FULL") as e:
         robot.advance(1)
     assert e.value.exit_code is ExitCode.FAILED
@@ -191,7 +180,7 @@ class _Policy:
 
 
 def test_the_loop_counts_a_physics_fault_and_damps(tmp_path: Path) -> None:
-    robot = MujocoRobot(tiny_sim(tmp_path, tiny_contract(), _heap("40K")))
+    robot = MujocoRobot(tiny_sim(tmp_path, tiny_contract(), crowded_xml("40K")))
     robot.reset()
     limits = SafetyLimits(damping_time=0.02)
     loop = ControlLoop(_Policy(robot), robot, SimClock(robot), limits=limits, initial=Mode.POLICY)
@@ -204,7 +193,7 @@ def test_the_loop_counts_a_physics_fault_and_damps(tmp_path: Path) -> None:
 
 def test_mujoco_would_not_have_raised(tmp_path: Path) -> None:
     """What the fault is for: plain MuJoCo carries on after an overflow."""
-    sim = tiny_sim(tmp_path, tiny_contract(), _heap("40K"))
+    sim = tiny_sim(tmp_path, tiny_contract(), crowded_xml("40K"))
     data = mujoco.MjData(sim.mj)
     mujoco.mj_step(sim.mj, data)
     assert data.warning.number.any()
