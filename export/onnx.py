@@ -42,7 +42,7 @@ def export_onnx(module: Policy, contract: PolicyContract) -> bytes:
     batch = Dim("batch", min=1)
     inputs = example_inputs(contract, batch=2)
     # With an example of batch 1 the exporter takes the axis for a constant, silently.
-    with _quiet():
+    with quiet():
         program = torch.onnx.export(
             module,
             inputs,
@@ -105,7 +105,7 @@ def _check(data: bytes, contract: PolicyContract) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Generator[None]:
+def quiet() -> Generator[None]:
     """Silence the exporter, which speaks of its own internals."""
     levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript")}
     with warnings.catch_warnings():

@@ -1,0 +1,1 @@
+"""What other runtimes read: the same contract in their words, at full precision."""

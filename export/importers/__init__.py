@@ -1,0 +1,17 @@
+"""Importers: a foreign policy and the files that come with it become a policy file.
+
+One file per foreign format (`unitree_rl_gym.py`, `unitree_deploy.py`, `rl_sar.py`, ...) states what
+that format says; everything else is shared:
+
+    reading.py      files of strangers into plain values: sizes, types, tags, numbers
+    sheet.py        what is known about a contract so far, and which source each field has
+    model.py        what the MuJoCo model says, and the checks against it
+    shorthand.py    the short way to write observations, actions and commands
+    assemble.py     a sheet and a graph become a contract and its provenance
+    graph.py        foreign ONNX: weights inlined, bounded, inputs and states found
+    torchscript.py  TorchScript to ONNX, with its hidden state as inputs and outputs
+    golden.py       a recorded run, replayed; gate.py: the same actions as the foreign network
+    pipeline.py     all of it in order
+
+Foreign files are data. Nothing in them is executed except the network's graph.
+"""

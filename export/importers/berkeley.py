@@ -1,0 +1,103 @@
+"""Berkeley Humanoid Lite: one YAML and ONNX.
+
+The YAML states joints, gains, limits and periods. The observation is the one of the stack's code:
+command, gyro, gravity, joints, last action.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from export.importers.foreign import Foreign
+from export.importers.graph import Graph
+from export.importers.reading import Table
+from export.importers.sheet import Sheet
+from export.importers.shorthand import term
+from robot_runtime.errors import BadInput
+
+_CODE = "the stack's observation code"
+
+
+def read(foreign: Foreign, sheet: Sheet) -> Graph:
+    """State what the files say; see the head of this module.
+
+    Raises:
+        BadInput: The files are incomplete.
+    """
+    table = foreign.the_table("policy configuration")
+    path = next(p for p, found in foreign.tables().items() if found.data is not None)
+    named = table.text("policy_checkpoint_path") if "policy_checkpoint_path" in table else None
+    count, dim = table.count("num_actions"), table.count("num_observations")
+    frames = max(1, table.count("history_length") if "history_length" in table else 1)
+    graph = foreign.graph(foreign.network(named, path), dim)
+    _state_timing(sheet, table)
+    names = table.names("joints")
+    if "num_joints" in table and table.count("num_joints") != len(names):
+        raise BadInput(f"{table.where('joints')}: {len(names)} names, num_joints says otherwise")
+    sheet.state("joints.names", names, "file", table.where("joints"))
+    columns = {
+        "joint_kp": "kp",
+        "joint_kd": "kd",
+        "effort_limits": "effort_limit",
+        "default_joint_positions": "default_pos",
+    }
+    for key, field in columns.items():
+        sheet.state(f"joints.{field}", table.numbers(key, len(names)), "file", table.where(key))
+    _state_action(sheet, table, names, count)
+    _state_observation(sheet, names, count, dim, frames)
+    return graph
+
+
+def _state_timing(sheet: Sheet, table: Table) -> None:
+    sheet.state("timing.control_dt", table.number("policy_dt"), "file", table.where("policy_dt"))
+    step = table.number("physics_dt")
+    sheet.state("timing.physics_dt", step, "file", table.where("physics_dt"))
+    # The stack's simulator evaluates its PD at every physics step; control_dt is the period of the
+    # link to the motor boards, which run their own loop.
+    where = f"{table.where('physics_dt')}: its simulator evaluates the PD at every step"
+    sheet.state("timing.pd_dt", step, "file", where)
+    if "control_dt" in table:
+        sheet.note(
+            f"{table.where('control_dt')} {table.number('control_dt'):g} s is the period of the "
+            "link to the motors, not that of a PD"
+        )
+
+
+def _state_action(sheet: Sheet, table: Table, names: list[str], count: int) -> None:
+    scale = table.spread("action_scale", count)
+    sheet.state("action.scale", scale, "file", table.where("action_scale"))
+    sheet.state("action.offset", "default_pos", "default", _CODE)
+    if "action_indices" in table:
+        picked = table.indices("action_indices")
+        if len(picked) != count or max(picked) >= len(names):
+            raise BadInput(f"{table.where('action_indices')}: not {count} of {len(names)} joints")
+        joints = [names[i] for i in picked]
+        sheet.state("action.joints", joints, "file", table.where("action_indices"))
+        if len(joints) < len(names):
+            rest = dict(zip(names, table.numbers("default_joint_positions"), strict=True))
+            hold = {name: rest[name] for name in names if name not in joints}
+            sheet.state("action.hold", hold, "file", table.where("default_joint_positions"))
+    ends = [table.spread(f"action_limit_{end}", count) for end in ("lower", "upper")]
+    where = table.where("action_limit_lower, action_limit_upper")
+    sheet.state("action.raw_clip", ends, "file", where)
+
+
+def _state_observation(sheet: Sheet, names: list[str], count: int, dim: int, frames: int) -> None:
+    terms: list[dict[str, Any]] = [
+        term("command", "command"),
+        term("base_ang_vel", "base_ang_vel"),
+        term("projected_gravity", "projected_gravity"),
+        term("joint_pos", "joint_pos_rel"),
+        term("joint_vel", "joint_vel"),
+        term("last_action", "last_action", stage="applied"),
+    ]
+    if dim // frames == 9 + 3 * count and count < len(names):
+        for each in terms[3:5]:
+            each["joints"] = sheet.get("action.joints")
+    frame = {9 + 2 * len(names) + count, 9 + 3 * count}
+    if dim not in {size * frames for size in frame}:
+        if "observation" not in sheet:
+            sheet.note(f"num_observations is {dim}, {_CODE} gives {sorted(frame)} per frame")
+        return
+    block = {"terms": terms, "history": {"length": frames}}
+    sheet.state("observation", [block], "default", f"order in {_CODE}")

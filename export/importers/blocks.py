@@ -1,0 +1,335 @@
+"""Observation blocks, action terms and commands of a sheet, made complete.
+
+What the format and its files leave open is filled with the value that changes nothing, and where
+there is no such value it is asked for by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from export.importers.model import ModelFacts
+from export.importers.reading import as_number, as_numbers, show
+from export.importers.sheet import Sheet
+from export.importers.shorthand import PLAIN_TERM, bounds, column, read_actions, read_blocks
+from robot_runtime.errors import BadInput
+
+CHANNELS = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
+"""The command of a velocity policy."""
+
+_HUGE = 3e38
+
+
+class Filled(dict[str, str]):
+    """Source by contract path of what was filled in here."""
+
+
+def fill_observation(
+    sheet: Sheet, filled: Filled, inputs: list[str], *, clipped: bool
+) -> list[dict[str, Any]]:
+    """Complete observation blocks.
+
+    Args:
+        sheet: What is known.
+        filled: Gets the source of every filled field.
+        inputs: The graph's observation inputs.
+        clipped: Whether the applied action can differ from the raw one.
+
+    Raises:
+        BadInput: A block or term cannot be read.
+    """
+    sheet.ask("observation", "the observation terms in order, as a list of names and scales")
+    if "observation" not in sheet:
+        return []
+    blocks = read_blocks(sheet.get("observation"), "observation")
+    theirs = sheet.origin("observation")
+    for path, value in sheet.below("observation").items():
+        said = sheet.origin(f"observation.{path}")
+        # What a format says of its own terms does not hold for a list that the user wrote.
+        if theirs and said and (theirs[0] != "user" or said[0] == "user"):
+            _override(blocks, path, value)
+    for i, block in enumerate(blocks):
+        _fill_block(sheet, filled, block, i, inputs)
+        for j, term in enumerate(block["terms"]):
+            _fill_term(sheet, filled, term, f"observation.{i}.terms.{j}", clipped)
+    return blocks
+
+
+def _override(blocks: list[dict[str, Any]], path: str, value: Any) -> None:
+    """Apply one deep statement such as ``dof_vel.scale`` or ``0.history.fill``."""
+    head, _, rest = path.partition(".")
+    chosen = blocks
+    if head.isdigit():
+        if int(head) >= len(blocks):
+            raise BadInput(f"observation.{path}: there are {len(blocks)} blocks")
+        chosen = [blocks[int(head)]]
+        head, _, rest = rest.partition(".")
+    if head in ("clip", "input"):
+        for block in chosen:
+            block[head] = value
+        return
+    if head == "history":
+        for block in chosen:
+            block["history"] = {**block["history"], **({rest: value} if rest else value)}
+        return
+    found = [term for block in chosen for term in block["terms"] if term["name"] == head]
+    if not found:
+        names = ", ".join(term["name"] for block in chosen for term in block["terms"])
+        raise BadInput(f"observation.{path}: no term '{head}'; there are {names}")
+    for term in found:
+        if rest:
+            term[rest] = value
+        elif isinstance(value, dict):
+            term.update(value)
+        else:
+            raise BadInput(f"observation.{path}: expected fields of the term, found {show(value)}")
+
+
+def _fill_block(
+    sheet: Sheet, filled: Filled, block: dict[str, Any], i: int, inputs: list[str]
+) -> None:
+    if "input" not in block:
+        if len(inputs) == 1:
+            block["input"] = inputs[0]
+            filled[f"observation.{i}.input"] = "file: the graph's only input"
+        else:
+            sheet.ask(f"observation.{i}.input", "the graph input that the block feeds", *inputs)
+            block["input"] = inputs[0]
+    clip = block.setdefault("clip", None)
+    if clip is not None:
+        block["clip"] = abs(as_number(clip, f"observation.{i}.clip"))
+    history = block["history"]
+    usual: dict[str, Any] = {"length": 1, "includes_current": True, "stride": 1}
+    for field, value in usual.items():
+        if field not in history:
+            history[field] = value
+            filled[f"observation.{i}.history.{field}"] = "default: no history stated"
+    long = [t for t in block["terms"] if (t.get("history_length") or 1) > 1]
+    remembers = history["length"] != 1 or not history["includes_current"] or bool(long)
+    where = f"observation.{i}.history"
+    asked = {
+        "layout": ("how frames stand together", "term_major", "frame_major"),
+        "order": ("which frame comes first", "oldest_first", "newest_first"),
+        "fill": ("what stands before the first frame", "first", "zero"),
+    }
+    for field, (meaning, *likely) in asked.items():
+        if field in history:
+            continue
+        history[field] = likely[0]
+        filled[f"{where}.{field}"] = "default: one frame, nothing to lay out"
+        if remembers:
+            sheet.ask(f"{where}.{field}", f"history of '{block['input']}': {meaning}", *likely)
+
+
+def _fill_term(
+    sheet: Sheet, filled: Filled, term: dict[str, Any], where: str, clipped: bool
+) -> None:
+    name = term["name"]
+    if "scale" not in term:
+        term["scale"] = [1.0]
+        filled[f"{where}.scale"] = "default: no scale stated"
+    scale = term["scale"]
+    term["scale"] = (
+        as_numbers(scale, f"observation.{name}.scale")
+        if isinstance(scale, list)
+        else [as_number(scale, f"observation.{name}.scale")]
+    )
+    for field, value in PLAIN_TERM.items():
+        if field not in term:
+            term[field] = list(value) if isinstance(value, list) else value
+            filled[f"{where}.{field}"] = "default: none stated"
+    term["clip"] = _clip(term["clip"], f"observation.{name}.clip")
+    if not isinstance(term["noise"], list):
+        term["noise"] = [term["noise"]]
+    if isinstance(term["value"], int | float) and not isinstance(term["value"], bool):
+        term["value"] = [float(term["value"])]
+    if term["value"] is None and term["source"] in ("constant", "command_active"):
+        sheet.ask(f"observation.{name}.value", "its numbers, or the threshold of the norm")
+        term["value"] = [0.0]
+    if "clip_first" not in term:
+        term["clip_first"] = True
+        filled[f"{where}.clip_first"] = "default: no clip, or nothing to scale"
+        if term["clip"] is not None and set(term["scale"]) != {1.0}:
+            sheet.ask(f"observation.{name}.clip_first", "clip before the scale", "true", "false")
+    if "stage" not in term:
+        term["stage"] = "raw"
+        filled[f"{where}.stage"] = "default: raw and applied action are the same"
+        if term["source"] == "last_action" and clipped:
+            sheet.ask(f"observation.{name}.stage", "which last action", "raw", "applied")
+
+
+def _clip(value: Any, where: str) -> list[float] | None:
+    """Lower and upper bound, or None; an endless side becomes the largest float32."""
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        reach = abs(as_number(value, where))
+        return [-reach, reach]
+    if len(value) != 2:
+        raise BadInput(f"{where}: expected [lower, upper], found {show(value)}")
+    sides = []
+    for item, side in zip(value, (-_HUGE, _HUGE), strict=True):
+        endless = isinstance(item, float) and abs(item) == float("inf")
+        sides.append(side if endless else as_number(item, where))
+    return None if sides == [-_HUGE, _HUGE] else sides
+
+
+def fill_actions(
+    sheet: Sheet,
+    filled: Filled,
+    names: list[str],
+    defaults: list[Any],
+    model: ModelFacts,
+    num_actions: int,
+) -> dict[str, Any]:
+    """The complete action.
+
+    Args:
+        sheet: What is known.
+        filled: Gets the source of every filled field.
+        names: The policy's joints.
+        defaults: Their default positions.
+        model: The robot model.
+        num_actions: Length of the graph's output.
+    """
+    said = sheet.below("action")
+    many = said.get("terms")
+    loose = {k: v for k, v in said.items() if k not in ("terms", "hold", "filter")}
+    if many is None:
+        terms = read_actions(loose, "action")
+    else:
+        terms = read_actions(many, "action.terms")
+        _override_actions(terms, loose)
+    rest = dict(zip(names, defaults, strict=True))
+    for i, term in enumerate(terms):
+        path = "action" if many is None else f"action.{term['name']}"
+        where = f"action.terms.{i}"
+        if "joints" not in term:
+            term["joints"] = list(names)
+            filled[f"{where}.joints"] = "inferred: as many actions as joints"
+            if len(terms) > 1 or num_actions != len(names):
+                sheet.ask(f"{path}.joints", f"the joints behind the {num_actions} actions")
+        _fill_action(sheet, filled, term, path, where, rest, model)
+    total = sum(len(term["joints"]) for term in terms)
+    if total != num_actions and all(f"{t['name']}" for t in terms):
+        raise BadInput(f"action: {total} joints for the graph's {num_actions} actions")
+    return {
+        "terms": terms,
+        "hold": _hold(sheet, filled, terms, names, rest),
+        "filter": sheet.get("action.filter", 1.0),
+    }
+
+
+def _override_actions(terms: list[dict[str, Any]], loose: dict[str, Any]) -> None:
+    for path, value in loose.items():
+        name, _, field = path.rpartition(".")
+        found = [term for term in terms if name in ("", term["name"])]
+        if not found or not field:
+            known = ", ".join(term["name"] for term in terms)
+            raise BadInput(f"action.{path}: no such action term; there are {known}")
+        for term in found:
+            term[field] = value
+
+
+def _fill_action(
+    sheet: Sheet,
+    filled: Filled,
+    term: dict[str, Any],
+    path: str,
+    where: str,
+    rest: dict[str, Any],
+    model: ModelFacts,
+) -> None:
+    count = len(term["joints"])
+    if "kind" not in term:
+        term["kind"] = "position"
+        filled[f"{where}.kind"] = "default: a position target"
+    unknown = [name for name in term["joints"] if name not in rest]
+    if unknown:
+        raise BadInput(f"{path}.joints: '{unknown[0]}' is no joint of the policy")
+    sheet.ask(f"{path}.scale", "what one unit of action means, [rad], [rad/s] or [Nm]", "0.25")
+    sheet.ask(f"{path}.offset", "the target of a zero action", "default_pos", "0.0")
+    for field in ("scale", "offset"):
+        if field in term:
+            sheet.state(f"{path}.{field}", term[field], "inferred", "stated with the action term")
+    offset = term.get("offset", 0.0)
+    if offset == "default_pos":
+        offset = [0.0 if rest[name] is None else rest[name] for name in term["joints"]]
+    term["offset"] = column(offset, count, f"{path}.offset")
+    term["scale"] = column(term.get("scale", 1.0), count, f"{path}.scale")
+    if "relative_to" not in term:
+        term["relative_to"] = "offset"
+        filled[f"{where}.relative_to"] = "default: targets do not follow the measured position"
+    for field in ("raw", "target"):
+        value = term.pop(f"{field}_clip", None)
+        if value is None:
+            for end in ("lower", "upper"):
+                filled.setdefault(f"{where}.{field}_{end}", "default: no clip stated")
+        if value == "joint_limits":
+            value = [[model.joint(n).lower, model.joint(n).upper] for n in term["joints"]]
+        pair = bounds(value, count, f"{path}.{field}_clip")
+        term[f"{field}_lower"], term[f"{field}_upper"] = pair or (None, None)
+
+
+def sheet_source(sheet: Sheet, path: str, usual: str) -> str:
+    """The source of a path, or that it is the usual value."""
+    found = sheet.origin(path)
+    return f"default: {usual}" if found is None else f"{found[0]}: {found[1]}"
+
+
+def _hold(
+    sheet: Sheet,
+    filled: Filled,
+    terms: list[dict[str, Any]],
+    names: list[str],
+    rest: dict[str, Any],
+) -> list[dict[str, Any]]:
+    """Position targets of the joints that no position term drives."""
+    positioned = {n for t in terms if t["kind"] == "position" for n in t["joints"]}
+    driven = {n for t in terms for n in t["joints"]}
+    said = sheet.get("action.hold") or {}
+    if not isinstance(said, dict):
+        raise BadInput(f"action.hold: expected positions by joint, found {show(said)}")
+    idle = [name for name in names if name not in driven and name not in said]
+    if idle:
+        sheet.ask("action.hold", f"position targets of the joints nobody drives: {idle}")
+    held = [name for name in names if name not in positioned]
+    filled["action.hold"] = sheet_source(sheet, "action.hold", "the default pose")
+    return [{"joint": n, "position": as_number(said.get(n, rest[n] or 0.0), n)} for n in held]
+
+
+def fill_commands(
+    sheet: Sheet, filled: Filled, observation: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The complete command channels, in the order in which terms use them."""
+    used: dict[str, None] = {}
+    for term in (t for block in observation for t in block["terms"]):
+        if term["source"] in ("command", "command_active"):
+            used.update(dict.fromkeys(term["channels"] or ()))
+            if term["channels"] is None and term["source"] == "command":
+                used.update(dict.fromkeys(sheet.get("commands.names", CHANNELS)))
+    used.update(dict.fromkeys(sheet.get("phase.stand_channels") or ()))
+    order = [name for name in sheet.get("commands.names", CHANNELS) if name in used]
+    order += [name for name in used if name not in order]
+    for name in sheet.below("commands"):
+        base = name.removesuffix(".max_rate")
+        if base not in order and name != "names":
+            known = ", ".join(order) or "none"
+            raise BadInput(f"commands.{name}: no term uses that command; used: {known}")
+    return [_command(sheet, filled, name, i) for i, name in enumerate(order)]
+
+
+def _command(sheet: Sheet, filled: Filled, name: str, i: int) -> dict[str, Any]:
+    path = f"commands.{name}"
+    sheet.ask(path, "what an operator may ask for, [lowest, highest]", "[-1.0, 1.0]")
+    value, rate = sheet.get(path, [-1.0, 1.0]), sheet.get(f"{path}.max_rate")
+    if isinstance(value, dict):
+        rate, value = value.get("max_rate", rate), value.get("range")
+    if not isinstance(value, list) or len(value) != 2:
+        raise BadInput(f"{path}: expected [lowest, highest], found {show(value)}")
+    lower, upper = as_numbers(value, path)
+    source = sheet_source(sheet, path, "asked for")
+    filled[f"commands.{i}"] = source
+    if rate is None:
+        filled[f"commands.{i}.max_rate"] = "default: no slew limit stated"
+    return {"name": name, "lower": lower, "upper": upper, "max_rate": rate}

@@ -1,0 +1,109 @@
+"""The foreign files that were given, sorted by what they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from export.importers.graph import Graph, open_onnx
+from export.importers.model import ModelFacts
+from export.importers.reading import Table, read_yaml, shorten
+from robot_runtime.errors import BadInput
+
+NETWORKS = (".onnx", ".pt", ".pth", ".jit")
+"""Suffixes of files that hold a network."""
+
+TEXTS = (".yaml", ".yml")
+"""Suffixes of files that hold a configuration."""
+
+_MAX_FILES = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Foreign:
+    """What an importer reads.
+
+    Attributes:
+        paths: The files, folders replaced by the files in them.
+        model: The robot model.
+        run_torchscript: Whether the user agrees to run TorchScript.
+    """
+
+    paths: tuple[Path, ...]
+    model: ModelFacts
+    run_torchscript: bool
+
+    def tables(self) -> dict[Path, Table]:
+        """The mappings of all YAML files, by file."""
+        return {path: read_yaml(path) for path in self.paths if path.suffix in TEXTS}
+
+    def the_table(self, what: str) -> Table:
+        """The only YAML file.
+
+        Raises:
+            BadInput: There is none, or several.
+        """
+        found = self.tables()
+        if len(found) != 1:
+            given = shorten([path.name for path in self.paths])
+            raise BadInput(f"expected one {what} (.yaml), found {len(found)} among {given}")
+        return next(iter(found.values()))
+
+    def network(self, named: str | None = None, beside: Path | None = None) -> Path:
+        """The file with the network.
+
+        Args:
+            named: The file's name or path where a configuration states it.
+            beside: A file beside which the named one may lie.
+
+        Raises:
+            BadInput: There is none, or several and none has the stated name.
+        """
+        found = [path for path in self.paths if path.suffix in NETWORKS]
+        wanted = None if named is None else Path(named).name
+        if len(found) > 1 and wanted is not None:
+            found = [path for path in found if path.name == wanted] or found
+        if not found and wanted is not None and beside is not None:
+            near = [beside.parent / wanted, beside.parent.parent / str(named)]
+            found = [path for path in near if path.is_file()][:1]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise BadInput(f"several networks: {shorten([str(p) for p in found])}; give one")
+        hint = f" ('{named}')" if named else ""
+        raise BadInput(f"no network among the files: give the {' or '.join(NETWORKS)} file{hint}")
+
+    def graph(self, path: Path, observation_dim: int | None = None) -> Graph:
+        """Read a network.
+
+        Args:
+            path: Its file.
+            observation_dim: Length of its observation, where a configuration states it; TorchScript
+                does not tell it by itself.
+        """
+        if path.suffix == ".onnx":
+            return open_onnx(path)
+        # Only here: TorchScript needs torch, and most imports do not.
+        from export.importers.torchscript import open_torchscript
+
+        return open_torchscript(path, observation_dim, allowed=self.run_torchscript)
+
+
+def expand(given: list[Path]) -> tuple[Path, ...]:
+    """Files and folders as files.
+
+    Raises:
+        BadInput: A path does not exist, or a folder holds far too many files.
+    """
+    files: list[Path] = []
+    for path in given:
+        if path.is_dir():
+            inside = [p for p in sorted(path.rglob("*")) if p.suffix in (*NETWORKS, *TEXTS)]
+            if len(inside) > _MAX_FILES:
+                raise BadInput(f"'{path}' holds more than {_MAX_FILES} networks and settings")
+            files += inside
+        elif path.exists():
+            files.append(path)
+        else:
+            raise BadInput(f"'{path}' does not exist")
+    return tuple(dict.fromkeys(files))

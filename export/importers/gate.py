@@ -1,0 +1,98 @@
+"""The gate of an import: our network acts like the foreign one, over random runs with resets."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.importers.graph import Reference
+from export.parity import OUTLIER_SIGMA, TOLERANCE
+from robot_runtime.errors import GateFailed
+from robot_runtime.policy.inference import OnnxNetwork
+
+_RUNS = 8
+_STEPS = 25
+_OUTLIER_EVERY = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportGate:
+    """What the gate measured.
+
+    Attributes:
+        tolerance: Largest accepted difference: `TOLERANCE` times max(1, ``largest_action``).
+        largest_action: Largest absolute action of the foreign network.
+        steps: Observations compared, in runs that begin with a reset.
+        recorded: Recorded observations among them.
+        error: Largest difference.
+    """
+
+    tolerance: float
+    largest_action: float
+    steps: int
+    recorded: int
+    error: float
+
+    def to_plain(self) -> dict[str, Any]:
+        """The report as plain JSON values."""
+        return asdict(self)
+
+
+def run_import_gate(
+    reference: Reference,
+    network: OnnxNetwork,
+    observation_dim: int,
+    recorded: NDArray[np.float32],
+) -> ImportGate:
+    """Compare the network that is written with the one that came.
+
+    Runs of random observations, a tenth of them far out, each begun by a reset in the middle of
+    whatever state there is; then the recorded observations as one run.
+
+    Args:
+        reference: The foreign network.
+        network: Ours, as the robot runs it.
+        observation_dim: Length of an observation.
+        recorded: Observations of a record in order, shape ``(n, observation_dim)``, ``n`` may be 0.
+
+    Raises:
+        GateFailed: They act differently, or the foreign network gives no finite number.
+    """
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(_RUNS, _STEPS, observation_dim))
+    rows[:, ::_OUTLIER_EVERY] *= OUTLIER_SIGMA
+    runs = [*rows.astype(np.float32)]
+    if len(recorded):
+        runs.append(np.ascontiguousarray(recorded, np.float32))
+    wanted, found = [], []
+    for run in runs:
+        reference.reset()
+        network.reset()
+        for obs in run:
+            wanted.append(reference.step(obs))
+            found.append(network(obs))
+    expected, ours = np.stack(wanted).astype(np.float64), np.stack(found)
+    if expected.shape != ours.shape:
+        raise GateFailed(
+            f"the foreign network gives {expected.shape[1]} numbers, ours {ours.shape[1]}"
+        )
+    if not np.isfinite(expected).all():
+        raise GateFailed("the foreign network gives numbers that are not finite")
+    largest = float(np.abs(expected).max())
+    tolerance = TOLERANCE * max(1.0, largest)
+    error = float(np.abs(expected - ours).max())
+    if not error <= tolerance:
+        raise GateFailed(
+            f"foreign network and ours differ by {error:.3g}, accepted is {tolerance:.3g} "
+            f"({TOLERANCE:g} x max(1, largest action {largest:.3g})); nothing was written"
+        )
+    return ImportGate(
+        tolerance=tolerance,
+        largest_action=largest,
+        steps=len(expected),
+        recorded=len(recorded),
+        error=error,
+    )

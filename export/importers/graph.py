@@ -1,0 +1,342 @@
+"""Foreign ONNX graphs: read as data, weights inlined, bounded, and taken apart by tensor name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from export.importers.reading import MAX_BINARY, one_line, read_bytes, shorten
+from robot_runtime.errors import BadInput
+from robot_runtime.policy.spec import RecurrentState
+
+_MAX_ELEMENTS = 2**26
+_OUTPUTS = ("actions", "action", "continuous_actions", "mean", "mu", "output")
+_STATE_WORDS = (("_in", "_out"), ("_in", ""), ("in_", "out_"), ("", "_out"), ("", "_next"))
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "pkg.onnxscript.torch_lib")
+_UNBOUNDED = ("Loop", "Scan")
+
+
+class Reference(Protocol):
+    """The foreign network as its own runtime runs it; what ours is compared with."""
+
+    def reset(self) -> None:
+        """Forget its state."""
+        ...
+
+    def step(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Run one observation, shape ``(observation_dim,)``, to the raw action."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Graph:
+    """A foreign network, ready to get a contract.
+
+    Attributes:
+        model: The ONNX model, weights inside, no metadata.
+        name: The file it came from, for messages.
+        inputs: Lengths of its observation inputs by name, in order.
+        outputs: Lengths of its outputs by name that are no state, in order.
+        states: Its recurrent state.
+        normalized: Whether the graph begins by shifting or scaling its input.
+        metadata: The metadata of the foreign file, by key.
+        reference: Makes the network as it came, from the name of the output with the action.
+        notes: What the user should know about it.
+        observed: Output with the observation that the foreign network takes, where that is not
+            the contract's; None where it is.
+    """
+
+    model: bytes
+    name: str
+    inputs: dict[str, int]
+    outputs: dict[str, int]
+    states: tuple[RecurrentState, ...]
+    normalized: bool
+    metadata: dict[str, str]
+    reference: Callable[[str], Reference]
+    notes: tuple[str, ...] = ()
+    observed: str | None = None
+
+    @property
+    def observation_dim(self) -> int:
+        """Length of all observation inputs together."""
+        return sum(self.inputs.values())
+
+
+def read_onnx(path: Path) -> onnx.ModelProto:
+    """Read a foreign ONNX model with its weights, whether inside or beside it.
+
+    Raises:
+        BadInput: Not an ONNX model, weights missing, or something in it has no bound.
+    """
+    data = read_bytes(path)
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:
+        raise BadInput(f"'{path}' is not an ONNX model: {one_line(error)}") from None
+    if not model.HasField("graph") or not model.graph.node:
+        raise BadInput(f"'{path}' is not an ONNX model: it has no graph")
+    _inline(model, path)
+    check_bounds(model, path.name)
+    return model
+
+
+def open_onnx(path: Path) -> Graph:
+    """Read a foreign ONNX model and find its inputs, outputs and states.
+
+    Raises:
+        BadInput: See `read_onnx`; or a tensor is not float32, or has no length.
+    """
+    model = read_onnx(path)
+    metadata = {prop.key: prop.value for prop in model.metadata_props}
+    return make_graph(model, path.name, metadata)
+
+
+def make_graph(model: onnx.ModelProto, name: str, metadata: dict[str, str]) -> Graph:
+    """Take a checked ONNX model apart; see `open_onnx`."""
+    inputs = {tensor.name: _shape(tensor, "input") for tensor in graph_inputs(model)}
+    outputs = {tensor.name: _shape(tensor, "output") for tensor in model.graph.output}
+    states = _states(inputs, outputs)
+    carried = {state.input for state in states}, {state.output for state in states}
+    strip(model)
+    data = model.SerializeToString(deterministic=True)
+    return Graph(
+        model=data,
+        name=name,
+        inputs={key: math.prod(s) for key, s in inputs.items() if key not in carried[0]},
+        outputs={key: math.prod(s) for key, s in outputs.items() if key not in carried[1]},
+        states=states,
+        normalized=_normalized(model),
+        metadata=metadata,
+        reference=lambda output: OnnxReference(data, output, states),
+    )
+
+
+def choose_output(graph: Graph, wanted: str | None) -> str:
+    """The output that holds the action.
+
+    Args:
+        graph: The network.
+        wanted: Its name where somebody says it.
+
+    Raises:
+        BadInput: No such output, or several and none has a usual name.
+    """
+    names = list(graph.outputs)
+    if wanted is not None:
+        if wanted not in names:
+            raise BadInput(f"{graph.name} has no output '{wanted}'; it has {', '.join(names)}")
+        return wanted
+    if len(names) == 1:
+        return names[0]
+    usual = [name for name in _OUTPUTS if name in names]
+    if not usual:
+        raise BadInput(
+            f"{graph.name} has the outputs {shorten(names)}: say which one is the action, as "
+            "network.output: NAME"
+        )
+    return usual[0]
+
+
+class OnnxReference:
+    """A foreign model in onnxruntime with its default options, fed by name."""
+
+    def __init__(self, model: bytes, output: str, states: tuple[RecurrentState, ...]) -> None:
+        """Load it.
+
+        Args:
+            model: The model.
+            output: The output that holds the action.
+            states: Its recurrent state, zero at the start.
+
+        Raises:
+            BadInput: onnxruntime cannot load it.
+        """
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        try:
+            self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise BadInput(f"onnxruntime cannot load the graph: {one_line(error)}") from None
+        self._output = output
+        self._states = states
+        self._carried = {state.input: np.zeros(state.shape, np.float32) for state in states}
+        self._observed = {
+            arg.name: [size if isinstance(size, int) else 0 for size in arg.shape]
+            for arg in self._session.get_inputs()
+            if arg.name not in self._carried
+        }
+
+    def reset(self) -> None:
+        """Set the state to zero."""
+        for value in self._carried.values():
+            value.fill(0.0)
+
+    def step(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Run one observation, shape ``(observation_dim,)``; the state moves on."""
+        feed, start = dict(self._carried), 0
+        for name, shape in self._observed.items():
+            # A free last axis takes what is left; other free axes are batches of one.
+            sizes = [size or 1 for size in shape[:-1]]
+            last = shape[-1] if shape and shape[-1] else (obs.size - start) // math.prod(sizes)
+            stop = start + math.prod(sizes) * last
+            feed[name] = obs[start:stop].reshape(*sizes, last)
+            start = stop
+        try:
+            wanted = [self._output, *(state.output for state in self._states)]
+            action, *following = self._session.run(wanted, feed)
+        except Exception as error:
+            raise BadInput(f"the graph does not run: {one_line(error)}") from None
+        for state, value in zip(self._states, following, strict=True):
+            self._carried[state.input][:] = value
+        return np.asarray(action, np.float32).reshape(-1)
+
+
+def graph_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """The inputs that somebody has to feed: old models list their weights among them."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return [tensor for tensor in model.graph.input if tensor.name not in weights]
+
+
+def strip(model: onnx.ModelProto) -> None:
+    """Remove metadata, comments and stack traces, which hold paths of other machines."""
+    graph = model.graph
+    for item in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info):
+        item.ClearField("doc_string")
+        item.ClearField("metadata_props")
+    for field in ("producer_name", "producer_version", "domain"):
+        model.ClearField(field)
+
+
+def check_bounds(model: onnx.ModelProto, name: str) -> None:
+    """Refuse what could run for ever, ask for other code, or fill the memory.
+
+    Raises:
+        BadInput: The message names the node or tensor.
+    """
+    for opset in model.opset_import:
+        if opset.domain not in _DOMAINS:
+            raise BadInput(f"{name}: needs operators of '{opset.domain}', which are other code")
+    for node in _all_nodes(model):
+        if node.op_type in _UNBOUNDED:
+            raise BadInput(
+                f"{name}: node '{node.name}' is a {node.op_type}: a policy step must be bounded"
+            )
+    for tensor in model.graph.initializer:
+        _check_tensor(tensor, name)
+    for node in _all_nodes(model):
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                _check_tensor(attribute.t, name)
+    _check_shapes(model, name)
+
+
+def _check_tensor(tensor: onnx.TensorProto, name: str) -> None:
+    if any(size < 0 for size in tensor.dims) or math.prod(tensor.dims) > _MAX_ELEMENTS:
+        raise BadInput(f"{name}: weight '{tensor.name}' claims the shape {list(tensor.dims)}")
+    try:
+        values = numpy_helper.to_array(tensor)
+    except Exception as error:
+        raise BadInput(f"{name}: weight '{tensor.name}': {one_line(error)}") from None
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise BadInput(f"{name}: weight '{tensor.name}' is not finite")
+
+
+def _check_shapes(model: onnx.ModelProto, name: str) -> None:
+    """Refuse intermediate tensors that a few constants blow up."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception as error:
+        raise BadInput(f"{name}: its shapes do not fit each other: {one_line(error)}") from None
+    for value in (*inferred.graph.value_info, *inferred.graph.output, *inferred.graph.input):
+        sizes = [d.dim_value for d in value.type.tensor_type.shape.dim if d.HasField("dim_value")]
+        if any(size < 0 for size in sizes) or math.prod(max(s, 1) for s in sizes) > _MAX_ELEMENTS:
+            raise BadInput(f"{name}: tensor '{value.name}' has the shape {sizes}")
+
+
+def _all_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    nodes: list[onnx.NodeProto] = []
+    graphs = [model.graph.node, *(function.node for function in model.functions)]
+    while graphs:
+        for node in graphs.pop():
+            nodes.append(node)
+            for attribute in node.attribute:
+                graphs += [attribute.g.node, *(graph.node for graph in attribute.graphs)]
+    return nodes
+
+
+def _inline(model: onnx.ModelProto, path: Path) -> None:
+    """Bring weights from files beside the model into it, and only from beside it."""
+    folder = path.parent.resolve()
+    for tensor in model.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        entry = {item.key: item.value for item in tensor.external_data}
+        where = (folder / entry.get("location", "")).resolve()
+        if folder not in where.parents:
+            raise BadInput(f"'{path}': weight '{tensor.name}' lies outside of its folder")
+        if not where.is_file():
+            raise BadInput(
+                f"'{path}' keeps its weights in '{where.name}', which is not beside it: copy both"
+            )
+        content = read_bytes(where, MAX_BINARY)
+        try:
+            start = int(entry.get("offset", "0"))
+            length = int(entry.get("length", str(len(content) - start)))
+        except ValueError:
+            raise BadInput(f"'{path}': weight '{tensor.name}' has no readable place") from None
+        if start < 0 or length < 0 or start + length > len(content):
+            raise BadInput(f"'{where.name}' is cut off: weight '{tensor.name}' ends beyond it")
+        tensor.ClearField("external_data")
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        tensor.raw_data = content[start : start + length]
+
+
+def _shape(tensor: onnx.ValueInfoProto, what: str) -> tuple[int, ...]:
+    """The shape of a tensor with a batch of one; free axes count one."""
+    kind = tensor.type.tensor_type
+    if kind.elem_type != onnx.TensorProto.FLOAT:
+        named = onnx.TensorProto.DataType.Name(kind.elem_type) if kind.elem_type else "unknown"
+        raise BadInput(f"{what} '{tensor.name}' is {named}, a policy takes and gives float32")
+    return tuple(d.dim_value if d.dim_value > 0 else 1 for d in kind.shape.dim)
+
+
+def _states(
+    inputs: dict[str, tuple[int, ...]], outputs: dict[str, tuple[int, ...]]
+) -> tuple[RecurrentState, ...]:
+    """Pairs of inputs and outputs of one shape whose names say that they belong together."""
+    found: list[RecurrentState] = []
+    for name, shape in inputs.items():
+        for ending, other in _STATE_WORDS:
+            if ending and ending not in name:
+                continue
+            partner = name.replace(ending, other) if ending else name + other
+            if partner != name and outputs.get(partner) == shape:
+                found.append(RecurrentState(input=name, output=partner, shape=shape))
+                break
+    return tuple(found) if len(found) < len(inputs) else ()
+
+
+def _normalized(model: onnx.ModelProto) -> bool:
+    """Whether the first thing that happens to an input is a shift, a scale or a batch norm."""
+    fed = {tensor.name for tensor in graph_inputs(model)}
+    weights = {tensor.name for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if not fed & set(node.input):
+            continue
+        if node.op_type in ("Identity", "Cast", "Flatten", "Reshape", "Concat", "Unsqueeze"):
+            fed |= set(node.output)
+        elif node.op_type == "Constant":
+            weights |= set(node.output)
+        elif node.op_type in ("Sub", "Div", "Mul", "Add", "BatchNormalization"):
+            return True
+    return False

@@ -1,0 +1,217 @@
+"""holosoma: ONNX with JSON metadata, and the inference config as YAML where there is one.
+
+The metadata state joints, gains and command ranges; default pose, action scale, observation and
+gait are the config's (sections ``robot``, ``observation``, ``task``). Terms are sorted by name,
+histories hold zeros at first, and the two legs' clocks stand at half a cycle while nothing is asked
+for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from export.importers.foreign import Foreign
+from export.importers.graph import Graph
+from export.importers.reading import Table, parse_json, shorten
+from export.importers.sheet import Sheet
+from export.importers.shorthand import term
+from robot_runtime.errors import BadInput
+
+_RUNTIME = "the stack's inference code"
+_SOURCES: dict[str, tuple[str, tuple[str, ...] | None]] = {
+    "actions": ("last_action", None),
+    "base_ang_vel": ("base_ang_vel", None),
+    "base_lin_vel": ("base_lin_vel", None),
+    "command_ang_vel": ("command", ("ang_vel_z",)),
+    "command_lin_vel": ("command", ("lin_vel_x", "lin_vel_y")),
+    "cos_phase": ("phase_cos", None),
+    "dof_pos": ("joint_pos_rel", None),
+    "dof_vel": ("joint_vel", None),
+    "projected_gravity": ("projected_gravity", None),
+    "sin_phase": ("phase_sin", None),
+}
+_WALKING = [name for name in _SOURCES if name != "base_lin_vel"]
+_RANGES = {"lin_vel_x": "lin_vel_x", "lin_vel_y": "lin_vel_y", "ang_vel_yaw": "ang_vel_z"}
+
+
+def read(foreign: Foreign, sheet: Sheet) -> Graph:
+    """State what the files say; see the head of this module.
+
+    Raises:
+        BadInput: The metadata are incomplete, or the policy follows a motion.
+    """
+    config = next(iter(foreign.tables().values()), Table("", {}))
+    task = config.table("task") if "task" in config else Table("task", {})
+    named = task.text("model_path") if "model_path" in task else None
+    graph = foreign.graph(foreign.network(named))
+    if "time_step" in graph.inputs:
+        raise BadInput(
+            f"{graph.name} follows a motion inside it (input 'time_step'): import it as beyondmimic"
+        )
+    metadata = _metadata(graph)
+    robot = config.table("robot") if "robot" in config else Table("robot", {})
+    names = metadata.names("dof_names")
+    sheet.state("joints.names", names, "file", metadata.where("dof_names"))
+    _state_joints(sheet, metadata, robot, names)
+    _state_action(sheet, task, robot, names)
+    _state_commands(sheet, metadata)
+    _state_observation(sheet, graph, config, names)
+    _state_timing(sheet, task)
+    return graph
+
+
+def _metadata(graph: Graph) -> Table:
+    name = f"{graph.name} metadata"
+    if "dof_names" not in graph.metadata:
+        found = shorten(list(graph.metadata)) or "none"
+        raise BadInput(f"{graph.name}: metadata 'dof_names' is missing; there are {found}")
+    wanted = ("dof_names", "kp", "kd", "command_ranges")
+    return Table(
+        name,
+        {k: parse_json(graph.metadata[k], f"{name} {k}") for k in wanted if k in graph.metadata},
+    )
+
+
+def _state_joints(sheet: Sheet, metadata: Table, robot: Table, names: list[str]) -> None:
+    count = len(names)
+    for key, field in (("kp", "kp"), ("kd", "kd")):
+        if key in metadata:
+            values = metadata.numbers(key, count)
+            sheet.state(f"joints.{field}", values, "file", metadata.where(key))
+        if f"motor_{key}" in robot:
+            values = robot.numbers(f"motor_{key}", count)
+            sheet.state(f"joints.{field}", values, "file", robot.where(f"motor_{key}"))
+    if "default_dof_angles" in robot:
+        order = robot.names("dof_names") if "dof_names" in robot else names
+        pose = dict(zip(order, robot.numbers("default_dof_angles", len(order)), strict=True))
+        missing = [name for name in names if name not in pose]
+        if missing:
+            raise BadInput(f"{robot.where('dof_names')}: joint '{missing[0]}' is missing")
+        where = robot.where("default_dof_angles")
+        sheet.state("joints.default_pos", [pose[name] for name in names], "file", where)
+    if "joint2motor" in robot:
+        motors: list[Any] = robot.indices("joint2motor")
+        if len(motors) == count:
+            sheet.state("joints.motor", motors, "file", robot.where("joint2motor"))
+
+
+def _state_action(sheet: Sheet, task: Table, robot: Table, names: list[str]) -> None:
+    if task.flag("action_scales_by_effort_limit_over_p_gain", absent=False):
+        if "default_per_joint_action_scale" in robot:
+            scale = robot.numbers("default_per_joint_action_scale", len(names))
+            where = robot.where("default_per_joint_action_scale")
+            factor = task.number("policy_action_scale") if "policy_action_scale" in task else 1.0
+            # The config's column holds a quarter of effort over stiffness already.
+            if factor not in (0.25, 1.0):
+                raise BadInput(f"{task.where('policy_action_scale')}: {factor} of scales per joint")
+            sheet.state("action.scale", scale, "file", where)
+    elif "policy_action_scale" in task:
+        value = task.number("policy_action_scale")
+        sheet.state("action.scale", value, "file", task.where("policy_action_scale"))
+    sheet.ask("action.scale", "policy_action_scale of the stack's config", "0.25")
+    sheet.state("action.offset", "default_pos", "default", _RUNTIME)
+    sheet.state("action.raw_clip", 100.0, "default", f"{_RUNTIME} clips at 100")
+
+
+def _state_commands(sheet: Sheet, metadata: Table) -> None:
+    if "command_ranges" not in metadata:
+        return
+    ranges = metadata.table("command_ranges")
+    for key, channel in _RANGES.items():
+        if key in ranges:
+            sheet.state(f"commands.{channel}", ranges.numbers(key, 2), "file", ranges.where(key))
+
+
+def _state_observation(sheet: Sheet, graph: Graph, config: Table, names: list[str]) -> None:
+    table = config.table("observation") if "observation" in config else Table("observation", {})
+    count, dim = len(names), graph.observation_dim
+    legs = 2
+    if "obs_dict" in table:
+        groups = table.table("obs_dict")
+        if len(groups.data) != 1:
+            raise BadInput(f"{groups.name}: expected one group, found {shorten(list(groups))}")
+        (group,) = groups
+        terms, origin = groups.names(group), "file"
+        where = f"{groups.where(group)}, sorted by name"
+        lengths = table.data.get("history_length_dict") or {}
+        frames = int(lengths.get(group, 1)) if isinstance(lengths, dict) else 1
+        dims = table.data.get("obs_dims")
+        if isinstance(dims, dict) and dims.get("sin_phase") == 1:
+            # The stack's configs say 1 where the runtime gives 2; the graph's length decides.
+            legs = 1 if dim == frames * (14 + 3 * count - 3) else 2
+    else:
+        terms, origin, frames = _WALKING, "default", 1
+        where = f"{_RUNTIME}'s walking policies, sorted by name"
+        if dim != 13 + 3 * count:
+            if "observation" not in sheet:
+                sheet.note(f"{graph.name} takes {dim} numbers, a walking policy {13 + 3 * count}")
+            return
+    if "observation" in sheet:
+        return
+    built = [_term(sheet, name) for name in sorted(terms)]
+    history: dict[str, Any] = {"length": frames}
+    sheet.state("observation", [{"terms": built, "history": history}], origin, where)  # type: ignore[arg-type]
+    if frames > 1:
+        usual = {"layout": "term_major", "order": "oldest_first", "fill": "zero"}
+        for field, value in usual.items():
+            sheet.state(f"observation.history.{field}", value, "default", _RUNTIME)
+    scales = table.table("obs_scales") if "obs_scales" in table else None
+    for name in sorted(terms):
+        path = f"observation.{name}.scale"
+        if scales is not None and name in scales:
+            sheet.state(path, scales.number(name), "file", scales.where(name))
+        elif name in ("base_ang_vel", "dof_vel"):
+            likely = ("0.25", "1.0") if name == "base_ang_vel" else ("0.05", "0.1")
+            sheet.ask(path, f"obs_scales of the stack's config for '{name}'", *likely)
+    if "sin_phase" in terms or "cos_phase" in terms:
+        _state_clock(sheet, config, legs)
+
+
+def _term(sheet: Sheet, name: str) -> dict[str, Any]:
+    if name not in _SOURCES:
+        sheet.ask(f"observation.{name}.source", f"what holosoma's '{name}' is computed from")
+        return term(name, sheet.get(f"observation.{name}.source", "constant"))
+    source, channels = _SOURCES[name]
+    found = term(name, source)
+    if channels is not None:
+        found["channels"] = list(channels)
+    if source == "last_action":
+        found["stage"] = "applied"
+    return found
+
+
+def _state_clock(sheet: Sheet, config: Table, legs: int) -> None:
+    task = config.table("task") if "task" in config else Table("task", {})
+    if "gait_period" in task:
+        sheet.state("phase.period", task.number("gait_period"), "file", task.where("gait_period"))
+    sheet.ask("phase.period", "gait_period of the stack's config, [s]", "1.0")
+    period, step = sheet.get("phase.period"), _control_dt(sheet, task)
+    known = isinstance(period, int | float) and period > 0 and step is not None
+    where = f"{_RUNTIME} moves the clock before it looks"
+    # Without both the import ends with their questions.
+    sheet.state("phase.start", step / period if known and step else 0.0, "inferred", where)
+    offsets = [0.0, 0.5][:legs]
+    usual: dict[str, Any] = {
+        "offsets": offsets,
+        "stand": "fixed",
+        "stand_norm": "separate",
+        "stand_threshold": 0.01,
+        "stand_phase": 0.5,
+        "restart": 0.0,
+    }
+    for field, value in usual.items():
+        sheet.state(f"phase.{field}", value, "default", _RUNTIME)
+
+
+def _control_dt(sheet: Sheet, task: Table) -> float | None:
+    if "rl_rate" in task:
+        return 1.0 / task.number("rl_rate")
+    value = sheet.get("timing.control_dt")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _state_timing(sheet: Sheet, task: Table) -> None:
+    if "rl_rate" in task:
+        period = 1.0 / task.number("rl_rate")
+        sheet.state("timing.control_dt", period, "file", task.where("rl_rate"))
+    sheet.ask("timing.control_dt", "period of the policy, [s]: rl_rate 50 in the configs", "0.02")

@@ -1,0 +1,183 @@
+"""mjlab: ONNX whose metadata are comma-separated texts, rounded to three decimals.
+
+Stated are joints, gains, default pose, action scale and the observation terms with scale, clip and
+history; not stated are periods, command ranges and effort limits. Files from before April 2026 lack
+the fields of the terms.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from export.importers.foreign import Foreign
+from export.importers.graph import Graph
+from export.importers.reading import as_number, shorten, show
+from export.importers.sheet import Sheet
+from export.importers.shorthand import term
+from robot_runtime.errors import BadInput
+
+TERMS = {
+    "base_lin_vel": "base_lin_vel",
+    "base_ang_vel": "base_ang_vel",
+    "projected_gravity": "projected_gravity",
+    "joint_pos": "joint_pos_rel",
+    "joint_vel": "joint_vel",
+    "actions": "last_action",
+    "last_action": "last_action",
+    "command": "command",
+}
+"""What mjlab calls a term, and what it is computed from; ``joint_pos`` is relative there."""
+
+_CODE = "the stack's environments"
+
+
+def read(foreign: Foreign, sheet: Sheet) -> Graph:
+    """State what the metadata say; see the head of this module.
+
+    Raises:
+        BadInput: The metadata are incomplete or cannot be read.
+    """
+    graph = foreign.graph(foreign.network())
+    if "time_step" in graph.inputs:
+        raise BadInput(
+            f"{graph.name} carries a motion (input 'time_step'): import it as beyondmimic"
+        )
+    state_joints(sheet, graph)
+    names = texts(graph, "observation_names")
+    terms = [_term(foreign, sheet, name) for name in names]
+    scales = _per_term(graph, "observation_terms_scale", names)
+    clips = _per_term(graph, "observation_terms_clip", names)
+    lengths = _per_term(graph, "observation_terms_history_length", names)
+    if scales is None:
+        sheet.ask(
+            "observation.scale", "file from before the terms' fields: scale of all terms", "1.0"
+        )
+        scales = [[float(sheet.get("observation.scale", 1.0))]] * len(names)
+    for found, scale, clip in zip(terms, scales, clips or [None] * len(names), strict=True):
+        found["scale"] = scale
+        if clip is not None:
+            found["clip"] = clip
+            found["clip_first"] = True
+    frames = [max(1, int(n[0])) for n in lengths or [[0.0]] * len(names)]
+    block = {"terms": terms, "history": _history(graph, names, terms, frames)}
+    sheet.state("observation", [block], "file", f"{graph.name} observation_names")
+    sheet.state("observation.history.order", "oldest_first", "default", _CODE)
+    sheet.state("observation.history.fill", "first", "default", _CODE)
+    return graph
+
+
+def state_joints(sheet: Sheet, graph: Graph) -> None:
+    """Joints, gains, default pose and action scale: what mjlab and BeyondMimic files share.
+
+    Raises:
+        BadInput: One is missing, or has another length than the names.
+    """
+    names = texts(graph, "joint_names")
+    where = f"{graph.name} joint_names"
+    sheet.state("joints.names", names, "file", where)
+    columns = {"joint_stiffness": "kp", "joint_damping": "kd", "default_joint_pos": "default_pos"}
+    every: list[float] = []
+    for key, field in columns.items():
+        values = numbers(graph, key)
+        if len(values) != len(names):
+            raise BadInput(
+                f"{graph.name}: metadata '{key}' has {len(values)} numbers for {len(names)} joint "
+                "names: are joints without a motor among them?"
+            )
+        every += values
+        sheet.state(f"joints.{field}", [v + 0.0 for v in values], "file", f"{graph.name} {key}")
+    gains = numbers(graph, "joint_stiffness"), numbers(graph, "joint_damping")
+    if set(gains[0]) == {1.0} and set(gains[1]) == {0.0}:
+        sheet.note(
+            f"{graph.name}: every kp is 1 and every kd 0: its exporter writes that for actuators "
+            "that are no position servos; give joints.kp and joints.kd"
+        )
+    scale = numbers(graph, "action_scale")
+    every += scale
+    value: Any = scale[0] if len(scale) == 1 else scale
+    sheet.state("action.scale", value, "file", f"{graph.name} action_scale")
+    sheet.state("action.offset", "default_pos", "default", _CODE)
+    sheet.state(
+        "actuator.form", "native", "default", "position actuators of MuJoCo, as in training"
+    )
+    sheet.state("actuator.damping", "actuator", "default", "damping of its position actuators")
+    if all(round(v, 3) == v for v in every):
+        sheet.note(
+            f"{graph.name}: no number has more than three decimals: this format rounds gains, pose "
+            "and scales; compare them with the training"
+        )
+    sheet.ask("timing.control_dt", "period of the policy, [s]", "0.02")
+    sheet.ask("timing.pd_dt", "physics step of training, [s]", "0.005")
+
+
+def texts(graph: Graph, key: str) -> list[str]:
+    """A metadata entry as comma-separated texts.
+
+    Raises:
+        BadInput: It is missing or empty.
+    """
+    if not graph.metadata.get(key):
+        raise BadInput(
+            f"{graph.name}: metadata '{key}' is missing; there are "
+            f"{shorten(list(graph.metadata)) or 'none'}"
+        )
+    return [part.strip() for part in graph.metadata[key].split(",")]
+
+
+def numbers(graph: Graph, key: str) -> list[float]:
+    """A metadata entry as comma-separated finite numbers.
+
+    Raises:
+        BadInput: It is missing, or one is none.
+    """
+    where = f"{graph.name} {key}"
+    return [as_number(_number(part, where), where) for part in texts(graph, key)]
+
+
+def _number(text: str, where: str) -> float:
+    if text in ("True", "False"):
+        return float(text == "True")
+    try:
+        return float(text)
+    except ValueError:
+        raise BadInput(f"{where}: expected a number, found {show(text)}") from None
+
+
+def _per_term(graph: Graph, key: str, names: list[str]) -> list[list[float]] | None:
+    """One list of numbers per observation term, or None in an old file."""
+    if key not in graph.metadata:
+        return None
+    where = f"{graph.name} {key}"
+    found = [[_number(item, where) for item in p.split(";")] for p in texts(graph, key)]
+    if len(found) != len(names):
+        raise BadInput(f"{where}: has {len(found)} entries for {len(names)} terms")
+    return found
+
+
+def _term(foreign: Foreign, sheet: Sheet, name: str) -> dict[str, Any]:
+    source = TERMS.get(name)
+    if source is None:
+        sheet.ask(f"observation.{name}.source", f"what mjlab's term '{name}' is computed from")
+        source = sheet.get(f"observation.{name}.source", "constant")
+    found = term(name, source)
+    site = foreign.model.sites.get(foreign.model.gyro_site)
+    if source in ("base_lin_vel", "base_ang_vel") and site is not None and site.on_base:
+        # The stack measures both with sensors at the IMU's site.
+        found["sensor"] = "imu"
+    return found
+
+
+def _history(
+    graph: Graph, names: list[str], terms: list[dict[str, Any]], frames: list[int]
+) -> dict[str, Any]:
+    flat = _per_term(graph, "observation_terms_flatten_history_dim", names)
+    loose = [bool(f and not f[0]) and n > 1 for f, n in zip(flat or [], frames, strict=False)]
+    longest = max(frames)
+    if any(loose):
+        if not all(n == longest for n in frames):
+            raise BadInput(f"{graph.name}: histories {frames} that are not flattened per term")
+        return {"length": longest, "layout": "frame_major"}
+    for found, n in zip(terms, frames, strict=True):
+        if n != longest:
+            found["history_length"] = n
+    return {"length": longest, "layout": "term_major"}

@@ -1,0 +1,330 @@
+"""From foreign files to a policy file: read, ask, assemble, check, compare, prove, write."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from export.importers import (
+    berkeley,
+    beyondmimic,
+    custom,
+    holosoma,
+    leapp,
+    mjlab,
+    rl_sar,
+    unitree_deploy,
+    unitree_rl_gym,
+)
+from export.importers.assemble import Assembled, assemble
+from export.importers.checks import check_contract
+from export.importers.foreign import Foreign, expand
+from export.importers.gate import ImportGate, run_import_gate
+from export.importers.golden import Record, Replayed, read_record, replay_record
+from export.importers.graph import Graph, OnnxReference
+from export.importers.model import read_model_facts
+from export.importers.reading import parse_yaml_value, read_yaml, show
+from export.importers.sheet import Sheet
+from robot_runtime.errors import BadInput
+from robot_runtime.policy.contract import PolicyContract
+from robot_runtime.policy.extremes import synthesize
+from robot_runtime.policy.file import PolicyFile, write_policy
+from robot_runtime.policy.inference import OnnxNetwork
+from robot_runtime.policy.trace import GoldenTrace, TraceInputs
+
+Reader = Callable[[Foreign, Sheet], Graph]
+"""Reads the files of one format: states what they say on the sheet, and gives the network."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Format:
+    """A foreign format.
+
+    Attributes:
+        read: Its reader.
+        files: What it consists of, for people.
+    """
+
+    read: Reader
+    files: str
+
+
+FORMATS: dict[str, Format] = {
+    "unitree_rl_gym": Format(
+        read=unitree_rl_gym.read, files="g1.yaml of deploy_mujoco and/or of deploy_real, motion.pt"
+    ),
+    "unitree_rl_lab": Format(read=unitree_deploy.read, files="deploy.yaml, policy.onnx"),
+    "unitree_rl_mjlab": Format(read=unitree_deploy.read, files="deploy.yaml, policy.onnx"),
+    "rl_sar": Format(read=rl_sar.read, files="base.yaml, config.yaml, policy.pt or policy.onnx"),
+    "holosoma": Format(
+        read=holosoma.read, files="policy.onnx, its inference config as YAML if any"
+    ),
+    "mjlab": Format(read=mjlab.read, files="policy.onnx"),
+    "beyondmimic": Format(read=beyondmimic.read, files="policy.onnx"),
+    "berkeley_humanoid_lite": Format(read=berkeley.read, files="policy.yaml, policy.onnx"),
+    "leapp": Format(read=leapp.read, files="pipeline.yaml, its model.onnx"),
+    "custom": Format(read=custom.read, files="policy.onnx or policy.pt, a contract with --user"),
+}
+"""Every format by its name on the command line."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What is asked of an import.
+
+    Attributes:
+        format: Name of the format.
+        files: Its files and folders.
+        model: The robot's MuJoCo scene, or the name of an installed robot model.
+        output: The policy file to write.
+        user: YAML files with what the user says.
+        settings: Single values the user says, as ``PATH=VALUE``.
+        golden: A recorded run, or None.
+        run_torchscript: Whether TorchScript may be run.
+        allow_privileged: Whether terms that robots do not measure are accepted.
+    """
+
+    format: str
+    files: tuple[Path, ...]
+    model: str
+    output: Path
+    user: tuple[Path, ...] = ()
+    settings: tuple[str, ...] = ()
+    golden: Path | None = None
+    run_torchscript: bool = False
+    allow_privileged: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Imported:
+    """An import that succeeded.
+
+    Attributes:
+        policy: The file that was written.
+        fields: Source of every field of its contract.
+        notes: What the user should know.
+        gate: What the gate measured.
+        replayed: What the record proved, or None without one.
+    """
+
+    policy: PolicyFile
+    fields: dict[str, str]
+    notes: tuple[str, ...]
+    gate: ImportGate
+    replayed: Replayed | None
+
+
+def import_policy(request: Request) -> Imported:
+    """Import a policy.
+
+    Args:
+        request: What is asked.
+
+    Raises:
+        BadInput: A file cannot be read, or states what cannot be.
+        MissingFieldsError: Fields that no source states.
+        Refused: The files are not of this robot, or the record differs.
+        GateFailed: The written network does not act like the foreign one.
+    """
+    if request.format not in FORMATS:
+        raise BadInput(f"no format '{request.format}'; there are {', '.join(FORMATS)}")
+    if request.output.suffix != ".onnx":
+        raise BadInput(f"the policy file is an ONNX file: '{request.output}' must end in .onnx")
+    model = read_model_facts(request.model)
+    files = expand(list(request.files))
+    foreign = Foreign(paths=files, model=model, run_torchscript=request.run_torchscript)
+    sheet = Sheet(read_answers(request.user, request.settings))
+    graph = FORMATS[request.format].read(foreign, sheet)
+    custom.from_model(foreign, sheet)
+    for note in graph.notes:
+        sheet.note(note)
+    record = None if request.golden is None else read_record(request.golden)
+    assembled = assemble(sheet, model, graph)
+    contract = assembled.contract
+    check_contract(contract, model, sheet, allow_privileged=request.allow_privileged)
+    network = OnnxNetwork(graph.model, contract)
+    gate = _gate(graph, network, contract, record)
+    replayed = None
+    if record is not None:
+        replayed = replay_record(record, contract, network, _observer(graph))
+    for note in replayed.notes if replayed else ():
+        sheet.note(note)
+    synthesized = synthesize(contract, network, reset=network.reset)
+    trace = synthesized if replayed is None else joined(replayed.trace, synthesized)
+    policy = write_policy(
+        request.output,
+        graph.model,
+        contract=contract,
+        trace=trace,
+        provenance=_provenance(request, files, assembled, sheet, replayed, record),
+        report={"import": gate.to_plain(), **_proof(replayed)},
+    )
+    return Imported(
+        policy=policy,
+        fields=assembled.fields,
+        notes=tuple(sheet.notes),
+        gate=gate,
+        replayed=replayed,
+    )
+
+
+def read_answers(files: tuple[Path, ...], settings: tuple[str, ...]) -> dict[str, tuple[Any, str]]:
+    """What the user says, by path, with the place where it is said.
+
+    Args:
+        files: YAML files; a section's fields may be nested or written with dots.
+        settings: ``PATH=VALUE`` texts, values as YAML; they win over files.
+
+    Raises:
+        BadInput: Not readable, a setting without ``=``, or a section that does not exist.
+    """
+    answers: dict[str, tuple[Any, str]] = {}
+    for path in files:
+        for key, value in read_yaml(path).data.items():
+            answers.update(_flat(key, value, path.name))
+    for setting in settings:
+        key, sign, text = setting.partition("=")
+        if not sign or not key.strip():
+            raise BadInput(f"--set {setting}: expected PATH=VALUE")
+        value = parse_yaml_value(text.encode(), f"--set {key}")
+        answers.update(_flat(key.strip(), value, "--set"))
+    for key in answers:
+        if key.partition(".")[0] not in _SECTIONS:
+            raise BadInput(f"{key}: no such field; sections are {', '.join(_SECTIONS)}")
+    return answers
+
+
+_NESTED = (
+    "robot",
+    "joints",
+    "timing",
+    "actuator",
+    "action",
+    "commands",
+    "phase",
+    "imu",
+    "network",
+    "motion",
+)
+_SECTIONS = (*_NESTED, "name", "observation", "motors", "keyframe", "actuators")
+
+
+def _flat(key: str, value: Any, where: str) -> dict[str, tuple[Any, str]]:
+    """A section's fields as paths; a list of joints or of action terms may stand directly."""
+    if key == "joints" and isinstance(value, list):
+        return {"joints.names": (value, where)}
+    if key == "action" and isinstance(value, list):
+        return {"action.terms": (value, where)}
+    if key == "joints" and isinstance(value, dict):
+        fields: dict[str, tuple[Any, str]] = {}
+        for name, inner in value.items():
+            single = isinstance(inner, dict) and inner and set(inner) <= set(_JOINT_FIELDS)
+            for field, number in inner.items() if single else ():
+                fields[f"joints.{name}.{field}"] = (number, where)
+            if not single:
+                fields[f"joints.{name}"] = (inner, where)
+        return fields
+    if key in _NESTED and isinstance(value, dict):
+        return {f"{key}.{name}": (inner, where) for name, inner in value.items()}
+    if key in _NESTED:
+        raise BadInput(f"{where}: {key}: expected fields, found {show(value)}")
+    return {key: (value, where)}
+
+
+_JOINT_FIELDS = (
+    "motor",
+    "axis",
+    "default_pos",
+    "lower",
+    "upper",
+    "velocity_limit",
+    "effort_limit",
+    "stall_effort",
+    "no_load_speed",
+    "kp",
+    "kd",
+)
+
+
+def _gate(
+    graph: Graph, network: OnnxNetwork, contract: PolicyContract, record: Record | None
+) -> ImportGate:
+    dim = contract.observation_dim
+    recorded = np.zeros((0, dim), np.float32)
+    if record is not None and record.arrays["obs"].shape[1] == dim:
+        recorded = record.arrays["obs"][: record.rows].astype(np.float32)
+    reference = graph.reference(contract.network.output)
+    return run_import_gate(reference, network, dim, recorded)
+
+
+def _observer(graph: Graph) -> OnnxReference | None:
+    """The graph up to the observation of the foreign network, where that is not the contract's."""
+    if graph.observed is None:
+        return None
+    return OnnxReference(graph.model, graph.observed, graph.states)
+
+
+def joined(recorded: GoldenTrace, synthesized: GoldenTrace) -> GoldenTrace:
+    """The record with rows beyond every clip and limit after it: it stays within them itself."""
+    inputs = {
+        f.name: np.concatenate(
+            [getattr(recorded.inputs, f.name), getattr(synthesized.inputs, f.name)]
+        )
+        for f in dataclasses.fields(TraceInputs)
+    }
+    outputs = {
+        f.name: np.concatenate([getattr(recorded, f.name), getattr(synthesized, f.name)])
+        for f in dataclasses.fields(GoldenTrace)
+        if isinstance(getattr(recorded, f.name), np.ndarray)
+    }
+    return dataclasses.replace(recorded, inputs=TraceInputs(**inputs), **outputs)
+
+
+def _proof(replayed: Replayed | None) -> dict[str, Any]:
+    if replayed is None:
+        return {"proof": "the trace is synthesized: it proves consistency, not origin"}
+    return {"replay": dataclasses.asdict(replayed.report)}
+
+
+def _provenance(
+    request: Request,
+    files: tuple[Path, ...],
+    assembled: Assembled,
+    sheet: Sheet,
+    replayed: Replayed | None,
+    record: Record | None,
+) -> Mapping[str, Any]:
+    """Where the policy comes from; names of files, not their places on this machine."""
+    trace: dict[str, Any] = {"origin": "synthesized"}
+    if replayed is not None and record is not None:
+        trace = {
+            "origin": "recorded",
+            "file": record.name,
+            "sha256": record.sha256,
+            "recorded_rows": replayed.trace.rows,
+        }
+    return {
+        "source": f"imported from {request.format}",
+        "files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
+        "user": [path.name for path in request.user],
+        "settings": list(request.settings),
+        "model": Path(request.model).name,
+        "trace": trace,
+        "fields": assembled.fields,
+        "notes": list(sheet.notes),
+        "surefoot": _version(),
+    }
+
+
+def _version() -> str:
+    try:
+        return version("surefoot")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,184 @@
+"""The short way to write observations and actions: names, and only what is not usual.
+
+    observation:
+      - base_ang_vel: {scale: 0.25}
+      - projected_gravity
+      - joint_pos_rel
+
+is one block without history. A block with one, or several blocks, are written as
+
+    observation:
+      - terms: [base_ang_vel, {q: {source: joint_pos_rel}}]
+        history: {length: 5, layout: frame_major, order: oldest_first, fill: zero}
+        clip: 18.0
+      - terms: [last_action]
+
+What is left out here is filled in by `assemble.py`, which asks where there is no usual value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, get_args
+
+from export.importers.reading import as_number, as_numbers, shorten, show
+from robot_runtime.errors import BadInput
+from robot_runtime.policy.spec import Source
+
+SOURCES: tuple[str, ...] = get_args(Source)
+"""Everything a term can be computed from."""
+
+PLAIN_TERM: dict[str, Any] = {
+    "clip": None,
+    "noise": [0.0],
+    "history_length": None,
+    "joints": None,
+    "channels": None,
+    "frame": "body",
+    "sensor": "base",
+    "value": None,
+}
+"""The fields of a term that say nothing unless somebody says them."""
+
+_TERM_FIELDS = ("name", "source", "scale", "clip_first", "stage", *PLAIN_TERM)
+_BLOCK_FIELDS = ("input", "terms", "history", "clip")
+_HISTORY_FIELDS = ("length", "layout", "order", "fill", "includes_current", "stride")
+_ACTION_FIELDS = (
+    "name",
+    "kind",
+    "joints",
+    "scale",
+    "offset",
+    "relative_to",
+    "raw_clip",
+    "target_clip",
+)
+
+
+def read_blocks(value: Any, where: str) -> list[dict[str, Any]]:
+    """Blocks of observation terms from any of their short forms.
+
+    Args:
+        value: A list of terms, a block, or a list of blocks.
+        where: Where it stands, for messages.
+
+    Returns:
+        Blocks with ``terms`` as mappings that have a ``name`` and a ``source``.
+
+    Raises:
+        BadInput: Not one of the forms; the message says which field.
+    """
+    if isinstance(value, dict):
+        value = [value]
+    if not isinstance(value, list) or not value:
+        raise BadInput(f"{where}: expected a list of terms or blocks, found {show(value)}")
+    if not any(isinstance(item, dict) and "terms" in item for item in value):
+        value = [{"terms": value}]
+    return [_block(item, f"{where}.{i}") for i, item in enumerate(value)]
+
+
+def read_actions(value: Any, where: str) -> list[dict[str, Any]]:
+    """Action terms from a mapping or a list of mappings, each with known fields only.
+
+    Raises:
+        BadInput: Not one of the forms, or an unknown field.
+    """
+    items = value if isinstance(value, list) else [value]
+    terms = []
+    for i, item in enumerate(items):
+        if not isinstance(item, dict):
+            raise BadInput(f"{where}.{i}: expected an action term, found {show(item)}")
+        _known(item, _ACTION_FIELDS, f"{where}.{i}")
+        terms.append({"name": f"action_{i}" if len(items) > 1 else "joints", **item})
+    if not terms:
+        raise BadInput(f"{where}: a policy needs an action")
+    return terms
+
+
+def term(name: str, source: str, **fields: Any) -> dict[str, Any]:
+    """A term for an importer: a name, a source, and what is stated beside them."""
+    return {"name": name, "source": source, **fields}
+
+
+def column(value: Any, count: int, where: str) -> list[float]:
+    """One number for all, or a list with one for each.
+
+    Raises:
+        BadInput: Neither.
+    """
+    if isinstance(value, list):
+        return as_numbers(value, where, count)
+    return [as_number(value, where)] * count
+
+
+def bounds(value: Any, count: int, where: str) -> tuple[list[float], list[float]] | None:
+    """Lower and upper bounds per element from any way to write them.
+
+    Args:
+        value: None, one number for plus and minus, ``[lower, upper]`` for all, a pair of two lists,
+            or a list of one pair per element.
+        count: Number of elements.
+        where: Where it stands, for messages.
+
+    Raises:
+        BadInput: None of these.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        reach = abs(as_number(value, where))
+        return [-reach] * count, [reach] * count
+    if len(value) == 2 and not any(isinstance(item, list) for item in value):
+        lower, upper = as_numbers(value, where)
+        return [lower] * count, [upper] * count
+    if len(value) == 2 and all(isinstance(item, list) and len(item) == count for item in value):
+        return as_numbers(value[0], where, count), as_numbers(value[1], where, count)
+    if len(value) == count and all(isinstance(item, list) for item in value):
+        pairs = [as_numbers(item, f"{where}[{i}]", 2) for i, item in enumerate(value)]
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    raise BadInput(f"{where}: expected bounds for {count} elements, found {show(value)}")
+
+
+def _block(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadInput(f"{where}: expected a block of terms, found {show(value)}")
+    _known(value, _BLOCK_FIELDS, where)
+    terms = value.get("terms")
+    if not isinstance(terms, list) or not terms:
+        raise BadInput(f"{where}.terms: expected a list of terms, found {show(terms)}")
+    history = value.get("history") or {}
+    if not isinstance(history, dict):
+        raise BadInput(f"{where}.history: expected a mapping, found {show(history)}")
+    _known(history, _HISTORY_FIELDS, f"{where}.history")
+    return {
+        **value,
+        "terms": [_term(item, f"{where}.terms.{i}") for i, item in enumerate(terms)],
+        "history": dict(history),
+    }
+
+
+def _term(value: Any, where: str) -> dict[str, Any]:
+    if isinstance(value, str):
+        found: dict[str, Any] = {"name": value, "source": value}
+    elif isinstance(value, dict) and "name" in value:
+        found = {"source": value["name"], **value}
+    elif isinstance(value, dict) and len(value) == 1:
+        ((name, fields),) = value.items()
+        if not isinstance(fields, dict | None):
+            raise BadInput(f"{where}: expected fields of '{name}', found {show(fields)}")
+        found = {"name": name, "source": name, **(fields or {})}
+    else:
+        raise BadInput(f"{where}: expected a term, found {show(value)}")
+    _known(found, _TERM_FIELDS, where)
+    if found["source"] not in SOURCES:
+        raise BadInput(
+            f"{where}: term '{found['name']}' has no source '{found['source']}'; known: "
+            f"{', '.join(SOURCES)}"
+        )
+    return found
+
+
+def _known(value: dict[Any, Any], fields: Iterable[str], where: str) -> None:
+    unknown = [key for key in value if key not in fields]
+    if unknown:
+        raise BadInput(f"{where}: '{shorten(unknown)}' is not a field; known: {', '.join(fields)}")

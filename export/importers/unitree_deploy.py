@@ -1,0 +1,284 @@
+"""unitree_rl_lab and unitree_rl_mjlab: ``deploy.yaml`` and ONNX.
+
+Policy joint ``i`` is motor ``joint_ids_map[i]``. Stiffness and damping stand in the motors' order,
+everything else in the policy's; motors are the actuators of the robot's model. Every number was
+rounded to three digits when the file was written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from export.importers.foreign import Foreign
+from export.importers.graph import Graph
+from export.importers.reading import PythonTag, Table, as_number, show
+from export.importers.sheet import Sheet
+from export.importers.shorthand import term
+from robot_runtime.errors import BadInput
+
+_RUNTIME = "the stack's C++ observation manager"
+_TERMS = {
+    "base_lin_vel": "base_lin_vel",
+    "base_ang_vel": "base_ang_vel",
+    "projected_gravity": "projected_gravity",
+    "velocity_commands": "command",
+    "generated_commands": "command",
+    "keyboard_velocity_commands": "command",
+    "joint_pos": "joint_pos",
+    "joint_pos_rel": "joint_pos_rel",
+    "joint_vel": "joint_vel",
+    "joint_vel_rel": "joint_vel",
+    "last_action": "last_action",
+    "gait_phase": "phase_sin_cos",
+    "phase": "phase_sin_cos",
+}
+_SWITCHES = ("use_gym_history", "scale_first")
+_CHANNELS = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
+_KINDS = {"Velocity": "velocity", "Effort": "effort", "Torque": "effort", "Position": "position"}
+
+
+def read(foreign: Foreign, sheet: Sheet) -> Graph:
+    """State what the files say; see the head of this module.
+
+    Raises:
+        BadInput: The files are incomplete or of another robot than the model.
+    """
+    table = foreign.the_table("deploy.yaml")
+    graph = foreign.graph(foreign.network())
+    period = table.number("step_dt")
+    sheet.state("timing.control_dt", period, "file", table.where("step_dt"))
+    names = _joints(foreign, sheet, table)
+    defaults = table.numbers("default_joint_pos", len(names))
+    where = table.where("default_joint_pos")
+    sheet.state("joints.default_pos", defaults, "file", where)
+    _commands(sheet, table)
+    _actions(sheet, table, names)
+    _observation(sheet, table, graph, period)
+    _flag_rounding(sheet, table)
+    return graph
+
+
+def _joints(foreign: Foreign, sheet: Sheet, table: Table) -> list[str]:
+    """Names through the motors; gains from the motors' order into the policy's."""
+    ids = table.indices("joint_ids_map")
+    motors = sheet.get("motors")
+    where = "the user's motors"
+    if motors is None:
+        motors = list(foreign.model.actuators)
+        where = f"actuators of {foreign.model.path.name}"
+    if not motors or max(ids) >= len(motors):
+        raise BadInput(
+            f"{table.where('joint_ids_map')}: names motor {max(ids)}, but {where} are "
+            f"{len(motors)}: a file of another robot? If not, give the joints in the order of the "
+            "robot's motors as motors: [NAME, ...]"
+        )
+    if len(ids) < len(motors) and "joints.others" not in sheet:
+        idle = [str(name) for i, name in enumerate(motors) if i not in ids]
+        sheet.ask(
+            "joints.others",
+            f"{table.name} has {len(ids)} joints, the model {len(motors)}: another robot? The file "
+            f"says nothing about {', '.join(idle)}",
+            "passive",
+        )
+    names = [str(motors[i]) for i in ids]
+    mapped = f"{table.where('joint_ids_map')} through {where}"
+    sheet.state("joints.names", names, "model", mapped)
+    sheet.state("joints.motor", ids, "file", table.where("joint_ids_map"))
+    for key, field in (("stiffness", "kp"), ("damping", "kd")):
+        values = table.numbers(key)
+        if max(ids) >= len(values):
+            raise BadInput(
+                f"{table.where(key)}: has {len(values)} numbers in the motors' order, "
+                f"joint_ids_map names motor {max(ids)}"
+            )
+        picked = [values[i] for i in ids]
+        sheet.state(f"joints.{field}", picked, "file", f"{table.where(key)}, in motor order")
+    return list(sheet.get("joints.names"))
+
+
+def _commands(sheet: Sheet, table: Table) -> None:
+    if "commands" not in table:
+        return
+    for name in table.table("commands"):
+        command = table.table("commands").table(name)
+        if "ranges" not in command:
+            continue
+        ranges = command.table("ranges")
+        for channel in _CHANNELS:
+            if channel in ranges:
+                value = ranges.numbers(channel, 2)
+                sheet.state(f"commands.{channel}", value, "file", ranges.where(channel))
+
+
+def _actions(sheet: Sheet, table: Table, names: list[str]) -> None:
+    terms: list[dict[str, Any]] = []
+    actions = table.table("actions")
+    for name in actions:
+        action = actions.table(name)
+        kind = next((kind for word, kind in _KINDS.items() if word in name), None)
+        if kind is None:
+            raise BadInput(f"{actions.where(name)}: an action of unknown kind; known: {_KINDS}")
+        joints = _action_joints(action, names)
+        zero: list[float] = [0.0] * len(joints)
+        found: dict[str, Any] = {
+            "name": name,
+            "kind": kind,
+            "joints": joints,
+            "scale": action.spread("scale", len(joints)) if "scale" in action else [1.0],
+            "offset": action.spread("offset", len(joints)) if "offset" in action else zero,
+        }
+        if len(found["scale"]) != len(joints):
+            found["scale"] = found["scale"] * len(joints)
+        if "clip" in action:
+            found["target_clip"] = _target_clip(action, len(joints))
+        terms.append(found)
+    sheet.state("action.terms", terms, "file", table.where("actions"))
+
+
+def _action_joints(action: Table, names: list[str]) -> list[str]:
+    """All joints, or those that joint_ids picks in the policy's order."""
+    ids = action.data.get("joint_ids")
+    if isinstance(ids, PythonTag):
+        bounds = ids.value if isinstance(ids.value, list) else []
+        fits = len(bounds) == 3 and all(b is None or type(b) is int for b in bounds)
+        if not ids.name.endswith("slice") or not fits:
+            raise BadInput(f"{action.where('joint_ids')}: expected joints, found {show(ids)}")
+        return names[slice(*bounds)]
+    if ids is None:
+        return list(names)
+    if not isinstance(ids, list):
+        raise BadInput(f"{action.where('joint_ids')}: expected indices, found {show(ids)}")
+    picked = action.indices("joint_ids")
+    if picked and max(picked) >= len(names):
+        raise BadInput(f"{action.where('joint_ids')}: {max(picked)} of {len(names)} joints")
+    return [names[i] for i in picked]
+
+
+def _target_clip(action: Table, count: int) -> list[Any]:
+    value = action.get("clip")
+    if isinstance(value, list) and len(value) == 2 and not isinstance(value[0], list):
+        return action.numbers("clip", 2)
+    if isinstance(value, list) and len(value) == count:
+        return value
+    raise BadInput(f"{action.where('clip')}: expected bounds, found {show(value)}")
+
+
+def _observation(sheet: Sheet, table: Table, graph: Graph, period: float) -> None:
+    section = table.table("observations")
+    groups = _groups(section)
+    if set(groups) != {None} and set(groups) != set(graph.inputs):
+        raise BadInput(
+            f"{section.name}: groups {', '.join(map(str, groups))}, but {graph.name} has the "
+            f"inputs {', '.join(graph.inputs)}"
+        )
+    order = list(groups) if None in groups else [name for name in graph.inputs if name in groups]
+    blocks = []
+    for name in order:
+        block = _block(sheet, groups[name], period)
+        if name is not None:
+            block["input"] = name
+        blocks.append(block)
+    sheet.state("observation", blocks, "file", section.name)
+    sheet.state("observation.history.order", "oldest_first", "default", _RUNTIME)
+    sheet.state("observation.history.fill", "first", "default", _RUNTIME)
+
+
+def _groups(section: Table) -> dict[str | None, Table]:
+    """Groups by input name, or one without a name where terms stand there directly."""
+    entries = [key for key in section if key not in _SWITCHES]
+    if not entries:
+        raise BadInput(f"{section.name}: no observation terms")
+    flat = any(
+        isinstance(section.data[key], dict)
+        and {"scale", "clip", "history_length", "params"} & section.data[key].keys()
+        for key in entries
+    )
+    if flat:
+        return {None: section}
+    return {key: section.table(key) for key in entries}
+
+
+def _block(sheet: Sheet, group: Table, period: float) -> dict[str, Any]:
+    terms, lengths = [], []
+    scale_first = group.flag("scale_first", absent=False)
+    for name in group:
+        if name in _SWITCHES:
+            continue
+        entry = group.table(name)
+        terms.append(_term(sheet, name, entry, scale_first, period))
+        lengths.append(entry.count("history_length") if "history_length" in entry else 1)
+    if min(lengths) < 1:
+        raise BadInput(f"{group.name}: history_length below 1")
+    if group.flag("use_gym_history", absent=False):
+        if len(set(lengths)) != 1:
+            raise BadInput(f"{group.name}: use_gym_history with history lengths {lengths}")
+        history: dict[str, Any] = {"length": lengths[0], "layout": "frame_major"}
+        return {"terms": terms, "history": history}
+    longest = max(lengths)
+    for found, length in zip(terms, lengths, strict=True):
+        if length != longest:
+            found["history_length"] = length
+    return {"terms": terms, "history": {"length": longest, "layout": "term_major"}}
+
+
+def _term(
+    sheet: Sheet, name: str, entry: Table, scale_first: bool, period: float
+) -> dict[str, Any]:
+    source = _TERMS.get(name)
+    if source is None:
+        likely = "a term that needs a motion or a sensor cannot be imported from this format"
+        sheet.ask(f"observation.{name}.source", f"what '{name}' is computed from; {likely}")
+        source = sheet.get(f"observation.{name}.source", "constant")
+    found = term(name, source)
+    if "scale" in entry:
+        value = entry.get("scale")
+        found["scale"] = (
+            entry.numbers("scale") if isinstance(value, list) else entry.number("scale")
+        )
+    if "clip" in entry:
+        found["clip"] = _term_clip(entry)
+    found["clip_first"] = not entry.flag("scale_first", absent=scale_first)
+    if source == "phase_sin_cos":
+        _clock(sheet, name, entry, period)
+    return found
+
+
+def _term_clip(entry: Table) -> list[float]:
+    """Lower and upper bound of a term; some files have one pair per element, all alike."""
+    value = entry.get("clip")
+    pairs = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+    if any(pair != pairs[0] for pair in pairs) or not isinstance(pairs[0], list):
+        raise BadInput(f"{entry.where('clip')}: expected [lowest, highest], found {show(value)}")
+    if len(pairs[0]) != 2:
+        raise BadInput(f"{entry.where('clip')}: expected [lowest, highest], found {show(value)}")
+    return [as_number(side, entry.where("clip")) for side in pairs[0]]
+
+
+def _clock(sheet: Sheet, name: str, entry: Table, period: float) -> None:
+    params = entry.table("params")
+    cycle = params.number("period")
+    if cycle <= 0.0:
+        raise BadInput(f"{params.where('period')}: {cycle} is not positive")
+    sheet.state("phase.period", cycle, "file", params.where("period"))
+    step = f"{period / cycle:g}"
+    sheet.ask(
+        "phase.start",
+        f"phase at the first observation, [cycles]: {step} in {_RUNTIME}, which counts before it "
+        "looks, 0 in training",
+        step,
+        "0.0",
+    )
+    sheet.ask("phase.stand", f"what '{name}' does while standing", "run", "zero")
+
+
+def _flag_rounding(sheet: Sheet, table: Table) -> None:
+    """Say that the numbers are rounded, unless one of them cannot be."""
+    numbers = [*table.numbers("stiffness"), *table.numbers("damping")]
+    numbers += table.numbers("default_joint_pos")
+    for term_ in sheet.get("action.terms", []):
+        numbers += [v for v in term_["scale"] if isinstance(v, float)]
+    if all(float(f"{value:.3g}") == value for value in numbers):
+        sheet.note(
+            f"{table.name}: no number has more than three digits: this format rounds (a scale of "
+            "0.0745 arrives as 0.0745 or 0.07); compare gains, pose and scales with the training"
+        )

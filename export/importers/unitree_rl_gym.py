@@ -1,0 +1,206 @@
+"""unitree_rl_gym: one YAML for simulation, one for the robot, and TorchScript.
+
+The files name no joint and no observation term. Joint vectors follow the joints of the scene, and
+the observation is the one that the stack's deploy scripts write: gyro, gravity, command, joints,
+last action, and where its length says so sine and cosine of a gait clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from export.importers.foreign import Foreign
+from export.importers.graph import Graph
+from export.importers.reading import Table
+from export.importers.sheet import Sheet
+from export.importers.shorthand import term
+from robot_runtime.errors import BadInput
+
+_SCRIPTS = "the stack's deploy scripts"
+_CHANNELS = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
+
+
+def read(foreign: Foreign, sheet: Sheet) -> Graph:
+    """State what the files say; see the head of this module.
+
+    Raises:
+        BadInput: The files are incomplete or of another robot than the model.
+    """
+    tables = list(foreign.tables().values())
+    simulated = [table for table in tables if "simulation_dt" in table]
+    real = [table for table in tables if "control_dt" in table]
+    if not simulated and not real:
+        raise BadInput(
+            "unitree_rl_gym: expected a YAML with 'simulation_dt' (deploy_mujoco) or 'control_dt' "
+            "(deploy_real)"
+        )
+    table = (simulated or real)[0]
+    count, dim = table.count("num_actions"), table.count("num_obs")
+    graph = foreign.graph(foreign.network(_policy_name(table)), dim)
+    for each in [*simulated, *real]:
+        _state_timing(sheet, each)
+    _state_robot(foreign, sheet, simulated)
+    joints = _state_joints(foreign, sheet, count, real)
+    for each in [*simulated, *real]:
+        _state_gains(sheet, each, count, joints)
+    _state_observation(sheet, table, count, dim)
+    sheet.state("action.scale", table.number("action_scale"), "file", table.where("action_scale"))
+    sheet.state("action.offset", "default_pos", "default", _SCRIPTS)
+    if "joints.names" in sheet:
+        sheet.state("action.joints", sheet.get("joints.names")[:count], "inferred", "num_actions")
+    for each in real:
+        _state_commands(sheet, each)
+    sheet.state("name", f"unitree_rl_gym-{foreign.model.name}".strip("-"), "inferred", "the model")
+    return graph
+
+
+def _policy_name(table: Table) -> str | None:
+    return table.text("policy_path") if "policy_path" in table else None
+
+
+def _state_timing(sheet: Sheet, table: Table) -> None:
+    if "simulation_dt" in table:
+        step, n = table.number("simulation_dt"), table.count("control_decimation")
+        where = table.where("simulation_dt")
+        sheet.state("timing.pd_dt", step, "file", where)
+        product = f"{where} x control_decimation"
+        sheet.state("timing.control_dt", round(step * n, 12), "file", product)
+    else:
+        period = table.number("control_dt")
+        sheet.state("timing.control_dt", period, "file", table.where("control_dt"))
+
+
+def _state_robot(foreign: Foreign, sheet: Sheet, simulated: list[Table]) -> None:
+    """The robot that the path of the scene names, compared with the model in the checks."""
+    for table in simulated:
+        if "xml_path" in table:
+            parts = table.text("xml_path").replace("\\", "/").split("/")
+            named = parts[-2].removesuffix("_description") if len(parts) > 1 else ""
+            sheet.state("hint.robot", named, "file", table.where("xml_path"))
+
+
+def _state_joints(
+    foreign: Foreign, sheet: Sheet, count: int, real: list[Table]
+) -> tuple[list[int], list[int]]:
+    """Names by the order of the scene; returns motor indices of legs and of held joints."""
+    model = foreign.model
+    legs, others = _motors(real)
+    if len(model.driven) == count:
+        where = f"joints of {model.path.name}, in the order in which the scripts read qpos"
+        sheet.state("joints.names", model.driven, "model", where)
+    elif others and sorted([*legs, *others]) == list(range(len(model.actuators))):
+        names = [model.actuators[i] for i in (*legs, *others)]
+        where = f"actuators of {model.path.name} by leg_joint2motor_idx, arm_waist_joint2motor_idx"
+        sheet.state("joints.names", names, "model", where)
+    else:
+        likely = f"[{', '.join(model.driven[:count])}]"
+        sheet.require("joints.names", f"the {count} joints of the policy, in its order", likely)
+    if legs and len(sheet.get("joints.names")) == count:
+        sheet.state("joints.motor", legs, "file", real[0].where("leg_joint2motor_idx"))
+    elif legs and len(sheet.get("joints.names")) == count + len(others):
+        where = real[0].where("leg_joint2motor_idx, arm_waist_joint2motor_idx")
+        sheet.state("joints.motor", [*legs, *others], "file", where)
+    return legs, others
+
+
+def _motors(real: list[Table]) -> tuple[list[int], list[int]]:
+    legs, others = [], []
+    for table in real:
+        if "leg_joint2motor_idx" in table:
+            legs = table.indices("leg_joint2motor_idx")
+        if "arm_waist_joint2motor_idx" in table:
+            others = table.indices("arm_waist_joint2motor_idx")
+        if "imu_type" in table and table.text("imu_type") != "pelvis":
+            # Handled by whoever drives the robot: the contract speaks of the base.
+            continue
+    return legs, others
+
+
+def _state_gains(
+    sheet: Sheet, table: Table, count: int, joints: tuple[list[int], list[int]]
+) -> None:
+    """Gains and default pose of the legs, and of the joints that only the robot's file holds."""
+    names = sheet.get("joints.names")
+    held = len(names) - count
+    extra: dict[str, list[float]] = {"kps": [], "kds": [], "default_angles": []}
+    if held and held == len(joints[1]):
+        if "arm_waist_kps" not in table:
+            return
+        extra = {
+            "kps": table.numbers("arm_waist_kps", held),
+            "kds": table.numbers("arm_waist_kds", held),
+            "default_angles": table.numbers("arm_waist_target", held),
+        }
+        hold = dict(zip(names[count:], extra["default_angles"], strict=True))
+        sheet.state("action.hold", hold, "file", table.where("arm_waist_target"))
+    for key, field in (("kps", "kp"), ("kds", "kd"), ("default_angles", "default_pos")):
+        values: list[Any] = table.numbers(key, count) + extra[key]
+        if len(values) == len(names):
+            sheet.state(f"joints.{field}", values, "file", table.where(key))
+    if "imu_type" in table and table.text("imu_type") == "torso":
+        sheet.note(
+            f"{table.name}: imu_type torso: this robot measures its attitude in the torso; the "
+            "policy wants that of the base, so the driver has to turn it back by the waist"
+        )
+
+
+def _state_observation(sheet: Sheet, table: Table, count: int, dim: int) -> None:
+    terms = [
+        term("base_ang_vel", "base_ang_vel"),
+        term("projected_gravity", "projected_gravity"),
+        term("command", "command"),
+        term("joint_pos", "joint_pos_rel"),
+        term("joint_vel", "joint_vel"),
+        term("last_action", "last_action"),
+    ]
+    clock = [term("phase_sin", "phase_sin"), term("phase_cos", "phase_cos")]
+    known = {9 + 3 * count: terms, 11 + 3 * count: [*terms, *clock]}
+    if dim not in known:
+        if "observation" not in sheet:
+            sheet.note(
+                f"num_obs is {dim}: the scripts of this stack observe "
+                f"{' or '.join(map(str, known))} numbers for {count} joints"
+            )
+        return
+    names = sheet.get("joints.names")
+    if len(names) > count:
+        for each in terms[3:5]:
+            each["joints"] = names[:count]
+    sheet.state("observation", known[dim], "default", f"order in {_SCRIPTS}")
+    if sheet.origin("observation") != ("default", f"order in {_SCRIPTS}"):
+        return
+    scales = {
+        "base_ang_vel": "ang_vel_scale",
+        "joint_pos": "dof_pos_scale",
+        "joint_vel": "dof_vel_scale",
+    }
+    for name, key in scales.items():
+        path = f"observation.{name}.scale"
+        sheet.state(path, table.number(key), "file", table.where(key))
+    where = table.where("cmd_scale")
+    sheet.state("observation.command.scale", table.numbers("cmd_scale", 3), "file", where)
+    if known[dim] is not terms:
+        _ask_clock(sheet)
+
+
+def _ask_clock(sheet: Sheet) -> None:
+    """The clock is in no file, and the stack's own programs start it at two different phases."""
+    period = sheet.get("phase.period")
+    step = sheet.get("timing.control_dt", 0.02)
+    later = step / period if isinstance(period, float) and period > 0 else step / 0.8
+    sheet.ask("phase.period", "length of a gait cycle, [s]: 0.8 in the stack's scripts", "0.8")
+    sheet.ask(
+        "phase.start",
+        f"phase at the first observation, [cycles]: {later:g} in the Python scripts, which count "
+        "before they look, 0 in the C++ controller",
+        f"{later:g}",
+        "0.0",
+    )
+    sheet.state("phase.stand", "run", "default", f"{_SCRIPTS} never stop the clock")
+
+
+def _state_commands(sheet: Sheet, table: Table) -> None:
+    if "max_cmd" not in table:
+        return
+    for name, value in zip(_CHANNELS, table.numbers("max_cmd", 3), strict=True):
+        sheet.state(f"commands.{name}", [-value, value], "file", table.where("max_cmd"))
