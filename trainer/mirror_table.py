@@ -18,6 +18,8 @@ from trainer.symmetry import Mirror, MirrorTable
 
 POLAR = (1.0, -1.0, 1.0)
 AXIAL = (-1.0, 1.0, -1.0)
+PLANAR = (1.0, -1.0, -1.0)
+"""Forward and left velocity and yaw rate."""
 
 _SIDES = (
     ("left", "right"),

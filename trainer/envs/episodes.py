@@ -26,6 +26,7 @@ class Episodes:
         raw_action: Last output of the policy, shape (n, num_actions).
         action: The same after clip and filter, shape (n, num_actions).
         last_action: The applied action before, shape (n, num_actions).
+        mean_error: Averaged velocity minus command, see `RewardInputs`, shape (n, 3).
         foot_pos_w: Positions of the feet at the last step, [m], shape (n, num_feet, 3).
     """
 
@@ -39,6 +40,7 @@ class Episodes:
     raw_action: Tensor
     action: Tensor
     last_action: Tensor
+    mean_error: Tensor
     foot_pos_w: Tensor
 
     @classmethod
@@ -56,6 +58,7 @@ class Episodes:
             raw_action=torch.zeros(num_envs, num_actions),
             action=torch.zeros(num_envs, num_actions),
             last_action=torch.zeros(num_envs, num_actions),
+            mean_error=torch.zeros(num_envs, 3),
             foot_pos_w=torch.zeros(num_envs, num_feet, 3),
         )
 

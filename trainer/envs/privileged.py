@@ -9,7 +9,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from trainer.mirror_table import POLAR, Reflection, concat, named_reflection, vector_reflection
+from trainer.mirror_table import (
+    PLANAR,
+    POLAR,
+    Reflection,
+    concat,
+    named_reflection,
+    vector_reflection,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,16 +25,18 @@ class PrivilegedTerm:
 
     Attributes:
         name: Its name.
-        kind: What it is under reflection: a ``polar`` vector, one number per foot, or a scalar.
+        kind: What it is under reflection: a ``polar`` vector, a ``planar`` velocity (forward, left,
+            yaw rate), one number per foot, or a scalar.
     """
 
     name: str
-    kind: Literal["polar", "feet", "scalar"]
+    kind: Literal["polar", "planar", "feet", "scalar"]
 
 
 TERMS = (
     PrivilegedTerm(name="base_lin_vel_b", kind="polar"),
     PrivilegedTerm(name="base_height", kind="scalar"),
+    PrivilegedTerm(name="mean_error", kind="planar"),
     PrivilegedTerm(name="foot_height", kind="feet"),
     PrivilegedTerm(name="foot_contact", kind="feet"),
     PrivilegedTerm(name="friction", kind="scalar"),
@@ -40,7 +49,7 @@ TERMS = (
 
 def term_dim(term: PrivilegedTerm, num_feet: int) -> int:
     """Length of a term."""
-    return {"polar": 3, "feet": num_feet, "scalar": 1}[term.kind]
+    return {"polar": 3, "planar": 3, "feet": num_feet, "scalar": 1}[term.kind]
 
 
 def privileged_dim(num_feet: int) -> int:
@@ -50,7 +59,11 @@ def privileged_dim(num_feet: int) -> int:
 
 def privileged_labels(feet: Sequence[str]) -> list[str]:
     """A name for every number, such as ``foot_height[FL_foot]``."""
-    parts = {"polar": ["x", "y", "z"], "feet": list(feet)}
+    parts = {
+        "polar": ["x", "y", "z"],
+        "planar": ["forward", "left", "yaw"],
+        "feet": list(feet),
+    }
     return [
         f"{term.name}[{part}]" if part else term.name
         for term in TERMS
@@ -66,6 +79,7 @@ def privileged_reflection(feet: Sequence[str]) -> Reflection:
     """
     parts = {
         "polar": vector_reflection(POLAR),
+        "planar": vector_reflection(PLANAR),
         "feet": named_reflection(feet),
         "scalar": vector_reflection([1.0]),
     }

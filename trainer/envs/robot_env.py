@@ -389,6 +389,10 @@ class RobotEnv:
         foot_vel_w = (foot_pos_w - episodes.foot_pos_w) / self._contract.timing.control_dt
         episodes.foot_pos_w = foot_pos_w
         foot_height = foot_pos_w[..., 2] - self._foot_radius
+        velocity = torch.cat([self._base_lin_vel_b[:, :2], state.base_ang_vel_b[:, 2:]], dim=-1)
+        error = velocity - episodes.command
+        share = self._contract.timing.control_dt / self.config.rewards.mean_time_s
+        episodes.mean_error = episodes.mean_error + share * (error - episodes.mean_error)
         elapsed = self._elapsed()
         deciding = standing_command(self._contract, episodes.command)
         phase = gait_phase(clock, elapsed, deciding, array_namespace(elapsed))
@@ -398,6 +402,7 @@ class RobotEnv:
             standing=standing,
             base_lin_vel_b=self._base_lin_vel_b,
             base_ang_vel_b=state.base_ang_vel_b,
+            mean_error=episodes.mean_error,
             gravity_b=projected_gravity(state.base_quat),
             base_height=self._base_height,
             joint_offset=state.joint_pos - self._default,
@@ -419,8 +424,8 @@ class RobotEnv:
         """Reward of the step and what there is to log."""
         config = self.config.rewards
         terms = evaluate_terms(inputs, config)
-        lin_error = (inputs.base_lin_vel_b[:, :2] - inputs.command[:, :2]).norm(dim=-1)
-        ang_error = (inputs.base_ang_vel_b[:, 2] - inputs.command[:, 2]).abs()
+        lin_error = inputs.mean_error[:, :2].norm(dim=-1)
+        ang_error = inputs.mean_error[:, 2].abs()
         shown = torch.cat([terms, lin_error[:, None], ang_error[:, None]], dim=-1)
         reward = total_reward(terms, terminated, config, self._contract.timing.control_dt)
         if bool(faulty.any()):
@@ -454,6 +459,7 @@ class RobotEnv:
             {
                 "base_lin_vel_b": self._base_lin_vel_b,
                 "base_height": self._base_height,
+                "mean_error": episodes.mean_error,
                 "foot_height": foot_height,
                 "foot_contact": (foot_height < self.config.gait.contact_height).float(),
                 "friction": params.friction,

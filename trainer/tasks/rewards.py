@@ -28,6 +28,8 @@ class RewardInputs:
         standing: Who is asked to stand, bool, shape (n,).
         base_lin_vel_b: Body frame, [m/s], shape (n, 3).
         base_ang_vel_b: Body frame, [rad/s], shape (n, 3).
+        mean_error: Velocity minus command, averaged over about a gait cycle, forward, left [m/s]
+            and yaw rate [rad/s], shape (n, 3).
         gravity_b: Direction of gravity, body frame, unit, shape (n, 3).
         base_height: Above the ground, [m], shape (n,).
         joint_offset: From the default pose, [rad], shape (n, num_joints).
@@ -47,6 +49,7 @@ class RewardInputs:
     standing: Tensor
     base_lin_vel_b: Tensor
     base_ang_vel_b: Tensor
+    mean_error: Tensor
     gravity_b: Tensor
     base_height: Tensor
     joint_offset: Tensor
@@ -68,9 +71,9 @@ class RewardConfig:
 
     Attributes:
         track_lin_vel: exp(-|error|^2 / lin_vel_width^2) of the horizontal velocity.
-        track_lin_vel_fine: The same with a third of the width: what makes it exact.
+        track_mean_lin_vel: The same of the averaged error, narrow: what makes it exact.
         track_ang_vel: exp(-error^2 / ang_vel_width^2) of the yaw rate.
-        track_ang_vel_fine: The same with a third of the width.
+        track_mean_ang_vel: The same of the averaged error, narrow.
         gait: Share of the feet that are where the clock asks, on the ground or off it.
         swing_height: Squared distance of swinging feet to their asked height.
         foot_slip: Squared horizontal speed of feet on the ground.
@@ -88,14 +91,16 @@ class RewardConfig:
         termination: Once when the episode ends in a fall; not multiplied by the period.
         lin_vel_width: [m/s].
         ang_vel_width: [rad/s].
+        mean_width: Width of the averaged errors, [m/s] and [rad/s].
+        mean_time_s: Time constant of the average, [s].
         height_target: Height of the base while walking, [m].
         only_positive: Whether a negative sum counts as zero, so that early ends never pay.
     """
 
     track_lin_vel: float = 1.0
-    track_lin_vel_fine: float = 0.5
+    track_mean_lin_vel: float = 0.5
     track_ang_vel: float = 0.5
-    track_ang_vel_fine: float = 0.25
+    track_mean_ang_vel: float = 0.25
     gait: float = 0.5
     swing_height: float = -40.0
     foot_slip: float = -0.1
@@ -113,28 +118,35 @@ class RewardConfig:
     termination: float = -0.5
     lin_vel_width: float = 0.5
     ang_vel_width: float = 0.5
+    mean_width: float = 0.15
+    mean_time_s: float = 0.5
     height_target: float = 0.3
     only_positive: bool = True
 
 
 def track_lin_vel(x: RewardInputs, config: RewardConfig) -> Tensor:
     """How well the horizontal velocity follows the command, 1 at best."""
-    return torch.exp(-_lin_vel_error(x) / config.lin_vel_width**2)
+    error = (x.base_lin_vel_b[:, :2] - x.command[:, :2]).square().sum(-1)
+    return torch.exp(-error / config.lin_vel_width**2)
 
 
-def track_lin_vel_fine(x: RewardInputs, config: RewardConfig) -> Tensor:
-    """The same, narrow."""
-    return torch.exp(-_lin_vel_error(x) * (9.0 / config.lin_vel_width**2))
+def track_mean_lin_vel(x: RewardInputs, config: RewardConfig) -> Tensor:
+    """How well the averaged horizontal velocity follows the command, 1 at best.
+
+    Within a gait cycle the velocity sways by more than its mean shall be wrong.
+    """
+    return torch.exp(-x.mean_error[:, :2].square().sum(-1) / config.mean_width**2)
 
 
 def track_ang_vel(x: RewardInputs, config: RewardConfig) -> Tensor:
     """How well the yaw rate follows the command, 1 at best."""
-    return torch.exp(-_ang_vel_error(x) / config.ang_vel_width**2)
+    error = (x.base_ang_vel_b[:, 2] - x.command[:, 2]).square()
+    return torch.exp(-error / config.ang_vel_width**2)
 
 
-def track_ang_vel_fine(x: RewardInputs, config: RewardConfig) -> Tensor:
-    """The same, narrow."""
-    return torch.exp(-_ang_vel_error(x) * (9.0 / config.ang_vel_width**2))
+def track_mean_ang_vel(x: RewardInputs, config: RewardConfig) -> Tensor:
+    """How well the averaged yaw rate follows the command, 1 at best."""
+    return torch.exp(-x.mean_error[:, 2].square() / config.mean_width**2)
 
 
 def gait(x: RewardInputs, config: RewardConfig) -> Tensor:
@@ -214,9 +226,9 @@ TERMS: dict[str, RewardTerm] = {
     term.__name__: term
     for term in (
         track_lin_vel,
-        track_lin_vel_fine,
+        track_mean_lin_vel,
         track_ang_vel,
-        track_ang_vel_fine,
+        track_mean_ang_vel,
         gait,
         swing_height,
         foot_slip,
@@ -275,11 +287,3 @@ def total_reward(
 @functools.cache
 def _weights(config: RewardConfig) -> Tensor:
     return torch.tensor([getattr(config, name) for name in active_terms(config)])
-
-
-def _lin_vel_error(x: RewardInputs) -> Tensor:
-    return (x.base_lin_vel_b[:, :2] - x.command[:, :2]).square().sum(-1)
-
-
-def _ang_vel_error(x: RewardInputs) -> Tensor:
-    return (x.base_ang_vel_b[:, 2] - x.command[:, 2]).square()
