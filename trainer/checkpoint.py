@@ -114,7 +114,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             schema, lacks something, or holds objects that would run code; the message names the
             file and what is wrong.
     """
-    content = _read(path)
+    content = read_archive(path)
     if content.get("format") != FORMAT:
         keys = ", ".join(map(str, list(content)[:6])) or "nothing"
         raise BadInput(f"'{path}' is not a checkpoint of surefoot; it holds: {keys}")
@@ -235,8 +235,16 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Read the top-level dict of a file written by `torch.save`, running no code."""
+def read_archive(path: Path) -> dict[str, Any]:
+    """Read the top-level dict of a file written by `torch.save`, running no code.
+
+    Returns:
+        What was saved, all tensors on the CPU.
+
+    Raises:
+        BadInput: The file is missing, unreadable, truncated, no archive of torch, holds something
+            else than a dict, or objects beyond tensors and plain containers.
+    """
     if not path.exists():
         raise BadInput(f"checkpoint '{path}' does not exist")
     if not path.is_file():
@@ -257,9 +265,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (RuntimeError, EOFError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise BadInput(f"'{path}' is not a checkpoint, or it is damaged") from error
     if not isinstance(content, dict):
-        raise BadInput(
-            f"'{path}' is not a checkpoint of surefoot; it holds a {type(content).__name__}"
-        )
+        raise BadInput(f"'{path}' is not a checkpoint; it holds a {type(content).__name__}")
     return content
 
 
