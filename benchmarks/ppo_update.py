@@ -84,8 +84,7 @@ def _parity(name: str, case: Case, reps: int) -> dict[str, Any]:
         worst = max(apart, key=lambda key: apart[key])
         row[f"largest difference {str(dtype)[6:]}"] = apart[worst]
         row[f"of ({str(dtype)[6:]})"] = worst
-        row["passed"] = apart[worst] <= PARITY
-    return row
+    return row | {"passed": apart[worst] <= PARITY}
 
 
 def _speed(name: str, case: Case, reps: int) -> dict[str, Any]:

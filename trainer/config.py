@@ -266,13 +266,15 @@ def config_from_plain(plain: Mapping[str, Any]) -> TrainConfig:
     Raises:
         InvalidSetting: A field is missing, unknown or out of its range; the message names it.
     """
-    ppo = dict(_fields_of(PPOConfig, plain.get("ppo", {}), "ppo."))
+    rest = dict(_fields_of(TrainConfig, plain, ""))
+    network = _fields_of(NetworkConfig, rest.pop("network"), "network.")
+    ppo = dict(_fields_of(PPOConfig, rest.pop("ppo"), "ppo."))
     symmetry = _fields_of(SymmetryConfig, ppo.pop("symmetry"), "ppo.symmetry.")
-    network = _fields_of(NetworkConfig, plain.get("network", {}), "network.")
-    rest = {**_fields_of(TrainConfig, plain, "")}
-    rest["ppo"] = PPOConfig(**ppo, symmetry=SymmetryConfig(**symmetry))
-    rest["network"] = NetworkConfig(**_with_tuples(network))
-    return TrainConfig(**rest)
+    return TrainConfig(
+        **rest,
+        network=NetworkConfig(**_with_tuples(network)),
+        ppo=PPOConfig(**ppo, symmetry=SymmetryConfig(**symmetry)),
+    )
 
 
 def _fields_of(kind: type, plain: Mapping[str, Any], prefix: str) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -277,7 +278,8 @@ class PPO:
         """
         self.actor.load_state_dict(state["actor"])
         self.critic.load_state_dict(state["critic"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        # A copy: torch would go on with the very tensors of `state`.
+        self._optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         # The optimizer has replaced its tensor by the loaded one; keep ours, which the KL rule
         # changes, and give it the loaded value.
         (group,) = self._optimizer.param_groups

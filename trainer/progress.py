@@ -19,6 +19,7 @@ from rich.progress import (
 
 SHOWN = (
     ("rollout/reward", "reward", ".3f"),
+    ("episode/return", "return", ".2f"),
     ("episode/length", "length", ".0f"),
     ("policy/kl", "KL", ".4f"),
     ("perf/steps_per_second", "steps/s", ",.0f"),

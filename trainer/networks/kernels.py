@@ -59,7 +59,12 @@ class _OneDnnLinear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         grad = grad_outputs[0].contiguous()
         grad_x = _product(grad, weight.t()) if ctx.needs_input_grad[0] else None
-        return grad_x, _product(grad.t(), x.t()), grad.sum(0)
+        # The operator copies its first operand if that is transposed: let it be the smaller one.
+        if grad.shape[1] <= x.shape[1]:
+            grad_weight = _product(grad.t(), x.t())
+        else:
+            grad_weight = _product(x.t(), grad.t()).t()
+        return grad_x, grad_weight, grad.sum(0)
 
 
 class _InPlaceElu(torch.autograd.Function):
