@@ -22,12 +22,15 @@ from robot_runtime.policy import contract as contract_module
 from robot_runtime.policy import spec as spec_module
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.file import open_policy
+from robot_runtime.policy.proof import replay
 from robot_runtime.policy.trace import OUTPUTS, TraceInputs
+from robot_runtime.robots import load_model
 from tests.helpers.contracts import quadruped_contract
 from tests.helpers.docs import PAGES, ROOT, filled, run_example
-from tests.helpers.policies import mlp_model, write_random_policy
+from tests.helpers.policies import mlp_model, synthesized_trace, write_random_policy
 from tests.robot_runtime.policy.test_fields import OFF_PATH, ON_PATH
 from trainer.config import NetworkConfig, PPOConfig, SymmetryConfig, TrainConfig
+from trainer.tasks.quadruped_flat import make_contract
 
 EXAMPLES = ROOT / "examples" / "docs"
 _FENCE = re.compile(r"^```(\w*) ?(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -105,7 +108,7 @@ def test_generated_tables_and_outputs_are_those_of_the_code(name: str) -> None:
 @each_page()
 def test_snippets_are_parts_of_examples_that_run(name: str) -> None:
     for language, source, body in _FENCE.findall(page(name)):
-        if language == "python":
+        if language in {"python", "yaml"}:
             assert source.startswith("examples/"), f"{name}: a snippet of no file: {body[:60]!r}"
             assert body in page(source), f"{name}: a snippet is not in {source} any more"
 
@@ -135,6 +138,19 @@ def test_import_policy(tmp_path: Path) -> None:
     text.write_text(contract.to_json())
     assert "p.onnx synthesized" in run_example(EXAMPLES / "import_policy.py", model, text, out)
     assert open_policy(out).contract == contract
+
+
+def test_answers_of_an_import(tmp_path: Path) -> None:
+    """With the answers of the example the foreign network replays the trace of the original."""
+    contract = make_contract(load_model("quadruped"))
+    model, out = tmp_path / "walk.onnx", tmp_path / "p.onnx"
+    model.write_bytes(mlp_model(contract))
+    answers = ROOT / "examples" / "import" / "quadruped.yaml"
+    arguments = ["custom", str(model), "--user", str(answers), "--model", "quadruped"]
+    assert cli.main(["import", *arguments, "-o", str(out)]) == 0
+    imported = open_policy(out)
+    network = imported.network()
+    replay(imported.contract, synthesized_trace(contract, model.read_bytes()), network)
 
 
 def test_run_loop_and_read_log(policy: Path, tmp_path: Path) -> None:

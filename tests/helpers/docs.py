@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from export.importers.pipeline import FORMATS
 from robot_runtime.control.faults import REACTIONS, Fault, Reaction
 from robot_runtime.control.modes import TRANSITIONS, Event, Mode
 from robot_runtime.control.safety import SafetyLimits
@@ -196,6 +197,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "limits": lambda: fields_table("limit", SafetyLimits),
     "soft-start": lambda: fields_table("setting", SoftStart),
     "mock": lambda: fields_table("option", MockOptions),
+    "formats": lambda: table(
+        ("format", "files"), [(f"`{name}`", entry.files) for name, entry in FORMATS.items()]
+    ),
     "schedule": schedule_table,
     "starts": lambda: constants_table(scenarios, "JOINT_OFFSET", "BASE_SPEED"),
     "disturbances": lambda: constants_table(
