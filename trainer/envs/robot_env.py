@@ -39,6 +39,9 @@ from trainer.tasks.rewards import RewardInputs, active_terms, evaluate_terms, to
 
 logger = logging.getLogger(__name__)
 
+# A foot exactly on the ground would touch it or not as rounding wants, [m].
+_START_CLEARANCE = 1e-4
+
 
 class RobotEnv:
     """`trainer.env.VecEnv` of a legged robot in `mujoco.batch`, following velocity commands.
@@ -333,7 +336,7 @@ class RobotEnv:
         self._queue.delay[rows] = self._contract.delay_steps + latency
 
     def _place(self, rows: NDArray[np.int64], u: Tensor) -> None:
-        """Put robots at their start, the lowest foot just on the ground."""
+        """Put robots at their start, the lowest foot just above the ground."""
         start = draw_starts(u, self.config.randomization)
         base_pos = torch.zeros(len(rows), 3)
         base_pos[:, 2] = self.config.robot.profile.base_height
@@ -353,7 +356,7 @@ class RobotEnv:
     def _put(self, rows: NDArray[np.int64], state: PhysicsState) -> None:
         self.physics.place_rows(rows, state)
         feet = self.physics.geom_pos_w(self._feet)[rows]
-        lift = (self._foot_radius - feet[..., 2]).amax(-1)
+        lift = (self._foot_radius - feet[..., 2]).amax(-1) + _START_CLEARANCE
         self.physics.lift_rows(rows, lift)
         feet[..., 2] += lift[:, None]
         self._episodes.foot_pos_w[rows] = feet
