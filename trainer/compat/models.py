@@ -1,0 +1,227 @@
+"""Models of rsl_rl as torch modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from robot_runtime.errors import BadInput
+from trainer.compat.layout import LOG_STD, SCALAR_STD
+
+Head = Literal["gaussian", "state_dependent_std", "state_dependent_log_std", "beta", "none"]
+"""What the last layer's numbers are: means alone, means and (log) deviations, or alpha and beta."""
+
+WIDE_HEADS: tuple[Head, ...] = ("state_dependent_std", "state_dependent_log_std", "beta")
+"""Heads with two numbers per action; no file says which of them it has."""
+
+ANSWERS: tuple[Head, ...] = (*WIDE_HEADS, "none")
+"""What a user may answer where a file leaves the head open."""
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "elu": nn.ELU,
+    "selu": nn.SELU,
+    "relu": nn.ReLU,
+    "crelu": nn.CELU,
+    "lrelu": nn.LeakyReLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+    "softplus": nn.Softplus,
+    "gelu": nn.GELU,
+    "swish": nn.SiLU,
+    "silu": nn.SiLU,
+    "mish": nn.Mish,
+    "identity": nn.Identity,
+}
+"""Nonlinearities by the name rsl_rl's configurations give them."""
+
+State = tuple[Tensor, ...]
+"""Recurrent state, each ``(layers, B, hidden)``: (h, c) for LSTM, (h,) for GRU, () for neither."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hints:
+    """What no checkpoint of rsl_rl says.
+
+    Attributes:
+        activation: Nonlinearity between the layers; all releases default to `elu`.
+        head: What the last layer of a model without `std` gives; None: not known.
+        action_range: Interval a Beta distribution is stretched to.
+        norm_eps: What a normalizer adds to the deviation; 0.01 in all releases.
+    """
+
+    activation: str = "elu"
+    head: Head | None = None
+    action_range: tuple[float, float] = (-1.0, 1.0)
+    norm_eps: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Check the names.
+
+        Raises:
+            BadInput: There is no such activation or head; the message lists those that exist.
+        """
+        if self.activation not in ACTIVATIONS:
+            known = ", ".join(ACTIVATIONS)
+            raise BadInput(f"unknown activation '{self.activation}'; there are: {known}")
+        if self.head is not None and self.head not in ANSWERS:
+            raise BadInput(f"unknown head '{self.head}'; there are: {', '.join(ANSWERS)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Architecture:
+    """The shape of one model.
+
+    Attributes:
+        obs_dim: Length of the observation.
+        hidden: Widths of the hidden layers, from the input on.
+        out_dim: Numbers the last layer gives.
+        rnn: `lstm`, `gru` or empty.
+        rnn_hidden: Width of the recurrent layers.
+        rnn_layers: Number of recurrent layers.
+        normalized: Whether observations are normalized.
+        head: What the last layer gives.
+        num_outputs: Actions, or 1 for a critic.
+    """
+
+    obs_dim: int
+    hidden: tuple[int, ...]
+    out_dim: int
+    rnn: Literal["lstm", "gru", ""]
+    rnn_hidden: int
+    rnn_layers: int
+    normalized: bool
+    head: Head
+    num_outputs: int
+
+    def __str__(self) -> str:
+        """Return it in one line."""
+        steps = [str(self.obs_dim)]
+        if self.normalized:
+            steps.append("normalizer")
+        if self.rnn:
+            steps.append(f"{self.rnn}({' x '.join([str(self.rnn_hidden)] * self.rnn_layers)})")
+        steps += [str(width) for width in (*self.hidden, self.out_dim)]
+        return " -> ".join(steps) + ("" if self.head == "none" else f", {self.head}")
+
+
+class RslRlModel(nn.Module):
+    """A model of rsl_rl with the parameter names of release 5.
+
+    Attributes:
+        architecture: Its shape.
+    """
+
+    def __init__(
+        self, architecture: Architecture, state: Mapping[str, Tensor], hints: Hints
+    ) -> None:
+        """Build the model.
+
+        Args:
+            architecture: Its shape.
+            state: Its weights, by the names of release 5.
+            hints: What the weights do not say.
+        """
+        super().__init__()
+        self.architecture = architecture
+        self._low, high = hints.action_range
+        self._span = high - self._low
+        if architecture.normalized:
+            self.obs_normalizer = _Normalizer(architecture.obs_dim, hints.norm_eps)
+        if architecture.head == "gaussian":
+            self.distribution = nn.Module()
+            name = LOG_STD if LOG_STD in state else SCALAR_STD
+            deviation = nn.Parameter(torch.zeros(architecture.num_outputs))
+            self.distribution.register_parameter(name.removeprefix("distribution."), deviation)
+        width = architecture.obs_dim
+        if architecture.rnn:
+            width = architecture.rnn_hidden
+        self.mlp = _make_mlp(width, architecture, hints.activation)
+        if architecture.rnn:
+            kind = nn.LSTM if architecture.rnn == "lstm" else nn.GRU
+            self.rnn = nn.Module()
+            sizes = (architecture.obs_dim, architecture.rnn_hidden, architecture.rnn_layers)
+            self.rnn.rnn = kind(*sizes)
+        self.load_state_dict({name: value.clone() for name, value in state.items()})
+        self.eval().requires_grad_(False)
+
+    def initial_state(self, batch: int) -> State:
+        """Return the recurrent state an episode starts with, zeros."""
+        shape = (self.architecture.rnn_layers, batch, self.architecture.rnn_hidden)
+        count = {"lstm": 2, "gru": 1, "": 0}[self.architecture.rnn]
+        return tuple(torch.zeros(shape) for _ in range(count))
+
+    def forward(self, obs: Tensor, state: State = ()) -> tuple[Tensor, State]:
+        """Take one step without exploration.
+
+        Args:
+            obs: Raw observations, ``(B, obs_dim)``.
+            state: Recurrent state; empty for a fresh episode.
+
+        Returns:
+            The deterministic action, or the value, ``(B, num_outputs)``, and the next state.
+        """
+        out, state = self._last_layer(obs, state)
+        head = self.architecture.head
+        if head == "beta":
+            alpha, beta = (functional.softplus(part) + 1.0 for part in out.chunk(2, dim=-1))
+            return alpha / (alpha + beta) * self._span + self._low, state
+        return out[..., : self.architecture.num_outputs], state
+
+    def std(self, obs: Tensor, state: State = ()) -> Tensor:
+        """Return the deviation of the action for raw observations, ``(B, num_outputs)``.
+
+        Raises:
+            ValueError: The model has no distribution.
+        """
+        head = self.architecture.head
+        if head == "none":
+            raise ValueError("this model is deterministic")
+        out, _ = self._last_layer(obs, state)
+        if head == "gaussian":
+            (param,) = self.distribution.parameters()
+            std = param.exp() if hasattr(self.distribution, "log_std_param") else param
+            return std.expand(out.shape)
+        first, second = out.chunk(2, dim=-1)
+        if head == "beta":
+            alpha, beta = functional.softplus(first) + 1.0, functional.softplus(second) + 1.0
+            total = alpha + beta
+            return (alpha * beta / (total + 1.0)).sqrt() / total * self._span
+        return second.exp() if head == "state_dependent_log_std" else second
+
+    def _last_layer(self, obs: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return what the last layer gives, ``(B, out_dim)``, and the next recurrent state."""
+        x = self.obs_normalizer(obs) if self.architecture.normalized else obs
+        if self.architecture.rnn:
+            state = state or self.initial_state(obs.shape[0])
+            before = state if self.architecture.rnn == "lstm" else state[0]
+            x, after = self.rnn.get_submodule("rnn")(x.unsqueeze(0), before)
+            x, state = x.squeeze(0), after if isinstance(after, tuple) else (after,)
+        return self.mlp(x), state
+
+
+class _Normalizer(nn.Module):
+    """``(x - mean) / (std + eps)`` with the buffers of rsl_rl's EmpiricalNormalization."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        for name in ("_mean", "_var", "_std"):
+            self.register_buffer(name, torch.zeros(1, dim))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, std = self.get_buffer("_mean"), self.get_buffer("_std")
+        return (x - mean) / (std + self.eps)
+
+
+def _make_mlp(width: int, architecture: Architecture, activation: str) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for hidden in architecture.hidden:
+        layers += [nn.Linear(width, hidden), ACTIVATIONS[activation]()]
+        width = hidden
+    return nn.Sequential(*layers, nn.Linear(width, architecture.out_dim))
