@@ -45,7 +45,7 @@ VERBS = {
     "export": Verb(
         summary="turn a checkpoint into a policy file that proves itself", extra="export"
     ),
-    "import": Verb(summary="turn a policy of another stack into a policy file", extra="export"),
+    "import": Verb(summary="turn a policy of another stack into a policy file", extra="export,sim"),
     "sim2sim": Verb(summary="validate a policy file in MuJoCo", extra="sim"),
     "run": Verb(summary="run a policy file in real time on a robot, a mock or MuJoCo"),
     "inspect": Verb(summary="print the contract of a policy file"),

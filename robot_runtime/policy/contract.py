@@ -82,8 +82,8 @@ class PolicyContract:
             )
         _check_actions(self)
         _check_observation(self)
-        if self.phase is not None and self.phase.stand_channels is not None:
-            index_by_name("command", self.phase.stand_channels, self.command_names)
+        if self.phase is not None:
+            _check_phase(self.phase, self.command_names)
 
     @property
     def joint_names(self) -> tuple[str, ...]:
@@ -246,6 +246,16 @@ def _check_actions(contract: PolicyContract) -> None:
             raise ContractError(f"action: joint {name!r} has no action term and no hold target")
         if name in positioned and name in held:
             raise ContractError(f"action.hold: joint {name!r} already has a position target")
+
+
+def _check_phase(clock: PhaseClock, commands: tuple[str, ...]) -> None:
+    deciding = clock.stand_channels or commands
+    index_by_name("command", deciding, commands)
+    if clock.stand != "run" and clock.stand_norm == "separate" and len(deciding) != 3:
+        raise ContractError(
+            "phase.stand_norm: 'separate' needs three channels to decide, there are "
+            f"{len(deciding)}: {', '.join(deciding)}"
+        )
 
 
 def _check_observation(contract: PolicyContract) -> None:

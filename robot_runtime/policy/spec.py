@@ -405,7 +405,7 @@ class PhaseClock:
         offsets: Phase offset of each output, [cycles]; one per foot or one for all.
         start: Phase at the first observation, [cycles].
         stand: What the clock does while the robot is asked to stand: ``run`` on, give ``zero``
-            for sine and cosine, or stay ``fixed`` at ``stand_phase``.
+            for every output of the clock, or stay ``fixed`` at ``stand_phase``.
         stand_channels: The command channels that decide it, in order, or None for all.
         stand_norm: When it is: their ``euclidean`` norm is at most the threshold, or those of the
             first two and of the third are, each alone (``separate``).

@@ -179,3 +179,9 @@ def test_lengths_of_the_rich_contract() -> None:
             action=type(contract.action)(terms=(make_action("x", ("a",)),), hold=(), filter=1.0),
         ).joint_array("lower")
     )
+
+
+def test_separate_norms_need_three_channels() -> None:
+    changes = {"phase.stand_norm": "separate", "phase.stand_channels": ["lin_vel_x", "ang_vel_z"]}
+    with pytest.raises(ContractError, match="needs three channels to decide, there are 2"):
+        edited(rich_contract(), changes)
