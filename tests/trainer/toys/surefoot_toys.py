@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ class PointEnv:
         """Seed; `reset` starts the episodes."""
         self.num_envs = num_envs
         self.num_actions = 2
-        self.obs_dims = {"policy": 2}
+        self.obs_dims: Mapping[str, int] = {"policy": 2}
         self.max_episode_length = 20
         self.device = torch.device("cpu")
         self._generator = torch.Generator().manual_seed(seed)
