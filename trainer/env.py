@@ -32,6 +32,10 @@ class StepResult:
             where ``terminated | truncated``; the other rows equal ``obs``. None when the
             environment cannot tell, in which case V(s_t) has to stand in.
         log: Scalars to average over the rollout, by name (``reward/tracking``...), 0-d tensors.
+        valid: False where the step did nothing but reset the environment, which is how gymnasium
+            resets by default. Such a step is learned from and counted nowhere. It has to be
+            truncated as well, so that whatever ends with an episode ends there: it is an episode
+            of its own without a sample. bool, shape ``(num_envs,)``; None: True everywhere.
     """
 
     obs: Observations
@@ -40,6 +44,7 @@ class StepResult:
     truncated: torch.Tensor
     final_obs: Observations | None
     log: Mapping[str, torch.Tensor]
+    valid: torch.Tensor | None = None
 
 
 class VecEnv(Protocol):
@@ -79,8 +84,12 @@ class VecEnv(Protocol):
         """Everything that the next step depends on, as tensors and plain containers."""
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> Observations | None:
         """Continue exactly where ``state`` was taken.
+
+        Returns:
+            None; or, from an environment that cannot do that and has begun every episode anew,
+            the observations to go on from.
 
         Raises:
             ValueError: The state belongs to another environment; the message names the field.

@@ -27,7 +27,8 @@ class Screening:
     """Which samples of a rollout can be learned from.
 
     Attributes:
-        valid: bool, shape ``(T, N)``; None when all are.
+        valid: bool, shape ``(T, N)``; None when all are. What the environment itself called no
+            step is not valid either, and no fault.
         rows: Environments to restart, bool, shape ``(N,)``.
         faults: How many numbers or vectors were not finite, by name; only what happened.
         culprits: One line per fault: what, environment, step and first feature.
@@ -54,14 +55,16 @@ def screen(rollout: Rollout) -> Screening:
     invalid = bad_reward | any_obs[:-1] | (any_obs[1:] & ~ended) | bad_final
     # The next rollout starts from row T: an environment that is bad there is restarted as well.
     rows = invalid.any(0) | any_obs[-1]
+    valid = ~invalid if rollout.valid is None else rollout.valid & ~invalid
     if not bool(rows.any()):
-        return Screening(valid=None, rows=rows, faults={}, culprits=[])
+        all_valid = rollout.valid is None or bool(rollout.valid.all())
+        return Screening(valid=None if all_valid else valid, rows=rows, faults={}, culprits=[])
     found: dict[str, tuple[Tensor, Tensor | None]] = {"reward": (bad_reward, None)}
     found |= {f"obs:{name}": (bad_obs[name], rollout.obs[name]) for name in bad_obs}
     found["final_obs"] = (bad_final, rollout.final_obs)
     found = {name: pair for name, pair in found.items() if bool(pair[0].any())}
     return Screening(
-        valid=~invalid,
+        valid=valid,
         rows=rows,
         faults={f"nonfinite/{name}": int(mask.sum()) for name, (mask, _) in found.items()},
         culprits=[_culprit(name, mask, values) for name, (mask, values) in found.items()],

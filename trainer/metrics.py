@@ -24,22 +24,27 @@ class EpisodeTracker:
         self._returns = torch.zeros(num_envs, device=device)
         self._lengths = torch.zeros(num_envs, device=device)
 
-    def update(self, reward: Tensor, done: Tensor) -> dict[str, Tensor]:
+    def update(
+        self, reward: Tensor, done: Tensor, valid: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """Add a rollout.
 
         Args:
             reward: Rewards, ``(T, N)``; what is not finite counts as 0.
             done: Where episodes ended, bool, ``(T, N)``.
+            valid: False where there was no step, bool, ``(T, N)``; None: nowhere.
 
         Returns:
             Mean return and length of the episodes that ended, NaN if none did, and their number.
         """
         reward = reward.nan_to_num(0.0, 0.0, 0.0)
         alive = (~done).to(reward.dtype)
+        steps = torch.ones_like(reward) if valid is None else valid.to(reward.dtype)
+        done = done if valid is None else done & valid
         returns, lengths = torch.empty_like(reward), torch.empty_like(reward)
         for t in range(reward.shape[0]):
             torch.add(self._returns, reward[t], out=returns[t])
-            torch.add(self._lengths, 1.0, out=lengths[t])
+            torch.add(self._lengths, steps[t], out=lengths[t])
             self._returns = returns[t] * alive[t]
             self._lengths = lengths[t] * alive[t]
         count = done.sum()

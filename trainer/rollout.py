@@ -35,6 +35,7 @@ class Rollout:
         terminated: bool, ``(T, N)``.
         truncated: bool, ``(T, N)``.
         log: What the environment reported, averaged over the steps, 0-d each.
+        valid: False where the environment did nothing but reset, bool, ``(T, N)``; None: nowhere.
     """
 
     obs: dict[str, Tensor]
@@ -45,6 +46,7 @@ class Rollout:
     terminated: Tensor
     truncated: Tensor
     log: dict[str, Tensor]
+    valid: Tensor | None = None
 
 
 class Collector:
@@ -92,6 +94,7 @@ class Collector:
             terminated=empty(t, n, dtype=torch.bool),
             truncated=empty(t, n, dtype=torch.bool),
             log={},
+            valid=empty(t, n, dtype=torch.bool),
         )
         self._said_no_final_obs = False
         self._obs = self._conform(env.reset(random_episode_length=random_episode_length))
@@ -127,6 +130,8 @@ class Collector:
             store.terminated[t] = result.terminated
             store.truncated[t] = result.truncated
             store.final_obs[t] = self._final_obs(result.final_obs)
+            if store.valid is not None:
+                store.valid[t] = True if result.valid is None else result.valid
             logs.append({name: torch.as_tensor(value) for name, value in result.log.items()})
             self._obs = result.obs
         self._write_obs(store.reward.shape[0])
@@ -144,14 +149,22 @@ class Collector:
         """Return the environment's state and the observations the next action depends on."""
         return {"obs": dict(self._obs), "env": self.env.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def restart(self, *, random_episode_length: bool = False) -> None:
+        """Begin every episode anew; optionally at a random age."""
+        self._obs = self._conform(self.env.reset(random_episode_length=random_episode_length))
+
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Continue where `state_dict` was called.
+
+        Returns:
+            Whether the episodes go on; an environment that cannot restore them begins anew.
 
         Raises:
             ValueError: The state belongs to another environment.
         """
-        self.env.load_state_dict(state["env"])
-        self._obs = self._conform(state["obs"])
+        fresh = self.env.load_state_dict(state["env"])
+        self._obs = self._conform(state["obs"] if fresh is None else fresh)
+        return fresh is None
 
     def _conform(self, obs: Observations) -> Observations:
         return conform_obs(obs, self._dims, self.env.num_envs, self._device)

@@ -70,6 +70,7 @@ def conform_step(
         truncated=_flags("truncated", result.truncated, num_envs).to(device),
         final_obs=final_obs,
         log=result.log,
+        valid=None if result.valid is None else _flags("valid", result.valid, num_envs).to(device),
     )
 
 

@@ -157,10 +157,11 @@ class _Run:
         for culprit in screening.culprits:
             logger.warning("iteration %d: not finite: %s", self.iteration + 1, culprit)
         reward, done = rollout.reward, rollout.terminated | rollout.truncated
-        metrics = self.episodes.update(reward, done)
-        if screening.valid is not None:
+        metrics = self.episodes.update(reward, done, rollout.valid)
+        if screening.faults:
             self.collector.reset_rows(screening.rows)
             self.episodes.restart(screening.rows)
+        if screening.valid is not None:
             reward = reward[screening.valid]
         collected = time.perf_counter()
         self.agent.anneal(self.iteration, self.config.iterations)
@@ -170,12 +171,13 @@ class _Run:
         values = to_floats(metrics)
         learned = time.perf_counter()
         self.iteration += 1
-        self.env_steps += rollout.reward.numel()
+        steps = rollout.reward.numel() if rollout.valid is None else int(rollout.valid.sum())
+        self.env_steps += steps
         return values | {
             **{name: float(count) for name, count in self.faults.items()},
             "perf/collect_seconds": collected - begin,
             "perf/learn_seconds": learned - collected,
-            "perf/steps_per_second": rollout.reward.numel() / (learned - begin),
+            "perf/steps_per_second": steps / (learned - begin),
             "progress/env_steps": float(self.env_steps),
         }
 
@@ -215,8 +217,10 @@ class _Run:
             )
         try:
             self.agent.load_state_dict(checkpoint.agent)
-            self.collector.load_state_dict(checkpoint.collector)
-            self.episodes.load_state_dict(checkpoint.progress["episodes"])
+            if self.collector.load_state_dict(checkpoint.collector):
+                self.episodes.load_state_dict(checkpoint.progress["episodes"])
+            else:
+                logger.warning("the environment cannot restore its episodes: they begin anew")
         except (RuntimeError, ValueError, KeyError) as error:
             text = " ".join(str(error).split())
             raise BadInput(f"the checkpoint does not fit this run: {text}") from error
