@@ -85,7 +85,12 @@ def train(
         BadInput: The checkpoint does not fit, or has no iterations left to do.
         Refused: The environment breaks its interface.
     """
-    run = _Run(name, task, config, folder, resume)
+    torch.set_num_threads(config.torch_threads)
+    torch.manual_seed(config.seed)
+    run = Run(name, task, config, resume)
+    plain = json.dumps({"task": name, **config_to_plain(config)}, indent=2)
+    with atomic_write(folder / "config.json") as temporary:
+        temporary.write_text(plain + "\n", encoding="utf-8")
     metrics: dict[str, float] = {}
     with (
         MetricLog(folder, start=run.iteration) as log,
@@ -97,8 +102,8 @@ def train(
             log.write(run.iteration, metrics)
             shown.iteration(run.iteration, metrics)
             if run.iteration % config.checkpoint_every == 0 and run.iteration < config.iterations:
-                run.save()
-        checkpoint = run.save()
+                _save(run, folder)
+        checkpoint = _save(run, folder)
     return TrainResult(
         checkpoint=checkpoint,
         iterations=run.iteration,
@@ -108,21 +113,32 @@ def train(
     )
 
 
-class _Run:
-    """Everything that changes during a run, and one iteration of it."""
+def _save(run: Run, folder: Path) -> Path:
+    """Write a checkpoint, golden trace included, and return its path."""
+    path = checkpoint_path(folder, run.iteration)
+    save_checkpoint(path, run.checkpoint())
+    return path
+
+
+class Run:
+    """Everything that changes during a run, and one iteration of it.
+
+    Attributes:
+        agent: Networks and optimizer.
+        collector: The environment and the observations to go on from.
+        iteration: Iterations done.
+        env_steps: Environment steps done, over all environments.
+    """
 
     def __init__(
         self,
         name: str,
         task: TaskRun,
         config: TrainConfig,
-        folder: Path,
-        resume: Checkpoint | None,
+        resume: Checkpoint | None = None,
     ) -> None:
-        """Seed, build the agent, reset the environment and, on resume, put everything back."""
-        torch.set_num_threads(config.torch_threads)
-        torch.manual_seed(config.seed)
-        self.name, self.task, self.config, self.folder = name, task, config, folder
+        """Build the agent, reset the environment and, on resume, put everything back."""
+        self.name, self.task, self.config = name, task, config
         env, device = task.env, torch.device(config.device)
         self.agent = PPO(
             env.obs_dims,
@@ -144,9 +160,6 @@ class _Run:
         self.faults: Counter[str] = Counter()
         if resume is not None:
             self._restore(resume)
-        plain = json.dumps({"task": name, **config_to_plain(config)}, indent=2)
-        with atomic_write(folder / "config.json") as temporary:
-            temporary.write_text(plain + "\n", encoding="utf-8")
 
     def step(self) -> dict[str, float]:
         """Run one iteration and return its metrics."""
@@ -181,11 +194,10 @@ class _Run:
             "progress/env_steps": float(self.env_steps),
         }
 
-    def save(self) -> Path:
-        """Write a checkpoint, golden trace included, and return its path."""
-        path = checkpoint_path(self.folder, self.iteration)
+    def checkpoint(self) -> Checkpoint:
+        """Return everything the run goes on from, golden trace included."""
         deployment, env = self.task.deployment, self.task.env
-        checkpoint = Checkpoint(
+        return Checkpoint(
             task=self.name,
             config=self.config,
             obs_dims=dict(env.obs_dims),
@@ -200,8 +212,6 @@ class _Run:
             contract=deployment.contract_json() if deployment else None,
             trace=self._trace(deployment) if deployment else None,
         )
-        save_checkpoint(path, checkpoint)
-        return path
 
     def _trace(self, deployment: Deployment) -> Trace:
         """Record the golden trace with a copy of the actor on the CPU, where it is exported."""
