@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +24,13 @@ from trainer.checkpoint import (
     trace_to_arrays,
 )
 from trainer.networks.actor_critic import Actor
+from trainer.networks.graph_spec import (
+    GraphSpec,
+    NoGraphSpecError,
+    Normalization,
+    graph_spec_of,
+    normalization_of,
+)
 from trainer.normalizer import RunningNormalizer
 
 BatchNetwork = Callable[[NDArray[np.float32]], NDArray[np.float32]]
@@ -30,34 +39,51 @@ BatchNetwork = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A checkpoint, read and ready for export.
+    """A policy, read and ready for export.
 
     Attributes:
-        checkpoint: What the file holds.
         contract: Its contract.
         trace: Its golden trace.
         module: Its deterministic policy, on the CPU, without gradients.
-        normalizer: The module's normalizer, None where the run had none.
+        spec: The same as plain arrays, None where it is no chain of known layers.
+        normalization: Its normalizer, None where it has none.
+        constant_features: Names of the features that never changed in training.
+        origin: Where it comes from, plain JSON values.
     """
 
-    checkpoint: Checkpoint
     contract: PolicyContract
     trace: GoldenTrace
     module: Policy
-    normalizer: RunningNormalizer | None
+    spec: GraphSpec | None
+    normalization: Normalization | None
+    constant_features: tuple[str, ...]
+    origin: dict[str, Any]
 
 
 class Policy(nn.Module):
-    """The deterministic policy: one tensor per input of the contract, one action out."""
+    """The deterministic policy: one tensor per input of the contract, then one per state.
 
-    def __init__(self, actor: nn.Module) -> None:
-        """Wrap a module that maps whole observations to actions."""
+    The wrapped module maps whole observations ``(B, dim)`` to actions ``(B, num_actions)``; one
+    with a state maps ``(obs, *states)`` to ``(actions, *states)``. A state of three axes is
+    ``(layers, B, hidden)``, as torch's LSTM and GRU have it; any other has its batch first.
+    """
+
+    def __init__(self, actor: nn.Module, num_states: int = 0) -> None:
+        """Wrap a module.
+
+        Args:
+            actor: The module.
+            num_states: How many states it takes and gives.
+        """
         super().__init__()
         self.actor = actor
+        self.num_states = num_states
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Return raw actions ``(B, num_actions)`` for the contract's inputs, each ``(B, dim)``."""
-        return self.actor(inputs[0] if len(inputs) == 1 else torch.cat(inputs, dim=-1))
+    def forward(self, *inputs: Tensor) -> Any:
+        """Return raw actions for the contract's inputs, followed by the next states if any."""
+        count = len(inputs) - self.num_states
+        obs = inputs[0] if count == 1 else torch.cat(inputs[:count], dim=-1)
+        return self.actor(obs, *inputs[count:])
 
 
 def read_source(path: Path) -> Source:
@@ -81,18 +107,29 @@ def read_source(path: Path) -> Source:
         actor = build_actor(checkpoint)
     except BadInput as error:
         raise BadInput(f"checkpoint '{path}': {error}") from None
+    normalizer = check_normalizer(actor, checkpoint, contract)
     return Source(
-        checkpoint=checkpoint,
         contract=contract,
         trace=trace,
-        module=make_policy(actor),
-        normalizer=check_normalizer(actor, checkpoint, contract),
+        module=make_policy(actor, len(contract.network.states)),
+        spec=spec_or_none(actor),
+        normalization=None if normalizer is None else normalization_of(normalizer),
+        constant_features=() if normalizer is None else constant_features(normalizer, contract),
+        origin=_origin(checkpoint, path),
     )
 
 
-def make_policy(actor: nn.Module) -> Policy:
+def make_policy(actor: nn.Module, num_states: int = 0) -> Policy:
     """The policy of an actor, ready to be run and traced."""
-    return Policy(actor).eval().requires_grad_(False)
+    return Policy(actor, num_states).eval().requires_grad_(False)
+
+
+def spec_or_none(actor: nn.Module) -> GraphSpec | None:
+    """The network as plain arrays; None where it is no chain of known layers."""
+    try:
+        return graph_spec_of(actor)
+    except NoGraphSpecError:
+        return None
 
 
 def check_normalizer(
@@ -128,7 +165,7 @@ def check_normalizer(
 
 
 def batch_network(module: nn.Module, contract: PolicyContract) -> BatchNetwork:
-    """A module over whole observations in NumPy.
+    """A module without state over whole observations in NumPy.
 
     Args:
         module: One tensor per input of the contract, one action out.
@@ -144,8 +181,21 @@ def batch_network(module: nn.Module, contract: PolicyContract) -> BatchNetwork:
 
 
 def example_inputs(contract: PolicyContract, batch: int) -> tuple[Tensor, ...]:
-    """Zeros of the contract's inputs, to trace with."""
-    return tuple(torch.zeros(batch, dim) for dim in contract.inputs().values())
+    """Zeros of the contract's inputs and states, to trace with."""
+    observed = (torch.zeros(batch, dim) for dim in contract.inputs().values())
+    states = (torch.zeros(batched(state.shape, batch)) for state in contract.network.states)
+    return (*observed, *states)
+
+
+def batch_axis(shape: tuple[int, ...]) -> int:
+    """Which axis of a state is the batch: see `Policy`."""
+    return 1 if len(shape) == 3 else 0
+
+
+def batched(shape: tuple[int, ...], batch: int) -> tuple[int, ...]:
+    """The shape of a state for a batch, from that for a batch of one."""
+    axis = batch_axis(shape)
+    return (*shape[:axis], batch, *shape[axis + 1 :])
 
 
 def constant_features(normalizer: RunningNormalizer, contract: PolicyContract) -> tuple[str, ...]:
@@ -159,3 +209,16 @@ def constant_features(normalizer: RunningNormalizer, contract: PolicyContract) -
     constant = std <= 1e-6 * normalizer.mean.abs().clamp(min=1.0)
     labels = observation_labels(contract)
     return tuple(label for label, flag in zip(labels, constant.tolist(), strict=True) if flag)
+
+
+def _origin(checkpoint: Checkpoint, path: Path) -> dict[str, Any]:
+    """Where a checkpoint comes from: no path, no time, nothing of a machine."""
+    return {
+        "source": "surefoot checkpoint",
+        "checkpoint_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "task": checkpoint.task,
+        "seed": checkpoint.config.seed,
+        "iteration": checkpoint.iteration,
+        "env_steps": checkpoint.env_steps,
+        "trained_with": dict(sorted(checkpoint.versions.items())),
+    }

@@ -1,67 +1,155 @@
-"""From a module to one ONNX file that old and new runtimes load."""
+"""From a policy to one ONNX file that old and new runtimes load."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import warnings
 from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
 import torch
 from torch.export import Dim
 
-from export.graph import Policy, example_inputs
-from robot_runtime.errors import GateFailed
+from export.graph import Policy, batch_axis, example_inputs
+from export.handwritten import write_graph
+from export.networks import OnnxBatchNetwork
+from robot_runtime.errors import GateFailed, Refused
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.inference import OnnxNetwork
-
-OPSET = 18
-"""The lowest opset that torch's exporter writes without a converter that breaks graphs."""
-
-IR_VERSION = 8
-"""The file format of onnxruntime 1.14: what opset 18 needs, and no newer."""
+from trainer.networks.graph_spec import GraphSpec
 
 _BATCHES = (1, 2, 7)
 
 
-def export_onnx(module: Policy, contract: PolicyContract) -> bytes:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """A runtime to write for.
+
+    Attributes:
+        name: As `surefoot export --target` takes it: the oldest onnxruntime that loads the file.
+        opset: Version of the operators.
+        ir_version: Version of the file format.
+    """
+
+    name: str
+    opset: int
+    ir_version: int
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target(name="ort-1.10", opset=15, ir_version=8),
+        Target(name="ort-1.12", opset=17, ir_version=8),
+        Target(name="ort-1.14", opset=18, ir_version=8),
+        Target(name="ort-1.18", opset=20, ir_version=10),
+    )
+}
+"""What each runtime knows at most: https://onnxruntime.ai/docs/reference/compatibility.html."""
+
+DEFAULT_TARGET = "ort-1.14"
+
+_LOWEST_OF_TORCH = 18
+"""Below it torch's exporter calls a converter that leaves invalid nodes and reports success."""
+
+
+def export_onnx(
+    module: Policy, contract: PolicyContract, spec: GraphSpec | None, target: Target
+) -> bytes:
     """Export a policy.
+
+    torch's exporter writes what its opset reaches. Below, our own writer writes chains of known
+    layers, and torch's older exporter the rest.
 
     Args:
         module: The policy, with its normalizer inside.
-        contract: The contract that names the inputs and the output.
+        contract: The contract that names inputs, states and output.
+        spec: The policy as plain arrays, where it is such a chain.
+        target: The runtime to write for.
 
     Returns:
         An ONNX model without metadata, weights inside, with a free batch axis.
 
     Raises:
+        BadInput: The contract's states are not the network's.
+        Refused: The network cannot be written for this target.
         GateFailed: The exported graph is not valid, or its batch axis is not free.
     """
+    if target.opset >= _LOWEST_OF_TORCH:
+        model = _export(module, contract, target)
+    elif spec is not None:
+        model = onnx.load_from_string(
+            write_graph(spec, contract, opset=target.opset, ir_version=target.ir_version)
+        )
+    else:
+        model = _export_by_tracing(module, contract, target)
+    model.ir_version = target.ir_version
+    _strip(model)
+    data = model.SerializeToString(deterministic=True)
+    _check(data, contract)
+    return data
+
+
+def _export(module: Policy, contract: PolicyContract, target: Target) -> onnx.ModelProto:
+    """Let torch's exporter write it."""
     batch = Dim("batch", min=1)
-    inputs = example_inputs(contract, batch=2)
     # With an example of batch 1 the exporter takes the axis for a constant, silently.
+    inputs = example_inputs(contract, batch=2)
+    axes = [0] * len(contract.inputs()) + [batch_axis(s.shape) for s in contract.network.states]
     with quiet():
         program = torch.onnx.export(
             module,
             inputs,
-            input_names=list(contract.inputs()),
-            output_names=[contract.network.output],
-            dynamic_shapes=(tuple({0: batch} for _ in inputs),),
-            opset_version=OPSET,
+            **_names(contract),
+            dynamic_shapes=(tuple({axis: batch} for axis in axes),),
+            opset_version=target.opset,
             external_data=False,
             dynamo=True,
             verbose=False,
         )
     if program is None:
         raise GateFailed("torch.onnx.export gave no program")
-    model = program.model_proto
-    model.ir_version = IR_VERSION
-    _strip(model)
-    data = model.SerializeToString(deterministic=True)
-    _check(data, contract)
-    return data
+    return program.model_proto
+
+
+def _export_by_tracing(module: Policy, contract: PolicyContract, target: Target) -> onnx.ModelProto:
+    """Let torch's older exporter write it, which reaches lower opsets."""
+    names = _names(contract)
+    axes = dict.fromkeys([*contract.inputs(), contract.network.output], 0)
+    for state in contract.network.states:
+        axes |= dict.fromkeys((state.input, state.output), batch_axis(state.shape))
+    buffer = io.BytesIO()
+    try:
+        with quiet():
+            torch.onnx.export(
+                module,
+                example_inputs(contract, batch=2),
+                buffer,
+                **names,
+                dynamic_axes={name: {axis: "batch"} for name, axis in axes.items()},
+                opset_version=target.opset,
+                dynamo=False,
+            )
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        raise Refused(
+            f"this network cannot be written for {target.name} (opset {target.opset}): {text}; "
+            "take a newer --target"
+        ) from error
+    return onnx.load_from_string(buffer.getvalue())
+
+
+def _names(contract: PolicyContract) -> dict[str, Any]:
+    states = contract.network.states
+    return {
+        "input_names": [*contract.inputs(), *(state.input for state in states)],
+        "output_names": [contract.network.output, *(state.output for state in states)],
+    }
 
 
 def _strip(model: onnx.ModelProto) -> None:
@@ -91,13 +179,14 @@ def _check(data: bytes, contract: PolicyContract) -> None:
         onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
     except onnx.checker.ValidationError as error:
         raise GateFailed(f"the exported graph is not valid: {error}") from error
-    network = OnnxNetwork(data, contract)
-    if not network.dynamic:
+    if not (OnnxNetwork(data, contract).dynamic or contract.network.states):
         raise GateFailed("the exported graph has a fixed batch")
+    network = OnnxBatchNetwork(data, contract)
     for batch in _BATCHES:
         obs = np.zeros((batch, contract.observation_dim), np.float32)
         try:
-            shape = network.batch(obs).shape
+            network.begin(batch)
+            shape = network.step(obs).shape
         except Exception as error:
             raise GateFailed(f"the exported graph does not run with batch {batch}") from error
         if shape != (batch, contract.num_actions):

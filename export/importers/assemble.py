@@ -7,7 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from export.importers.blocks import Filled, fill_actions, fill_commands, fill_observation
+from export.importers.blocks import (
+    Filled,
+    check_commands,
+    fill_actions,
+    fill_commands,
+    fill_observation,
+)
 from export.importers.graph import Graph, choose_output
 from export.importers.model import ModelFacts
 from export.importers.provenance import field_sources
@@ -69,12 +75,16 @@ def assemble(sheet: Sheet, model: ModelFacts, graph: Graph) -> Assembled:
     action = fill_actions(sheet, filled, names, defaults, model, graph.outputs[output])
     observation = fill_observation(sheet, filled, list(graph.inputs), clipped=_clips(action))
     _ask_gains(sheet, joints, action)
-    plain = {
+    timing = _timing(sheet, model)
+    if not observation:
+        # Commands, clock and IMU depend on the terms: their questions come with the next try.
+        sheet.settle()
+    plain: dict[str, Any] = {
         "schema": SCHEMA,
         "name": sheet.get("name"),
         "robot": _record(sheet, "robot", ("name", "model_sha256", "base_body")),
         "joints": joints,
-        "timing": _timing(sheet, model),
+        "timing": timing,
         "actuator": _record(sheet, "actuator", ("form", "damping", "delay", "target_filter")),
         "observation": observation,
         "action": action,
@@ -91,6 +101,9 @@ def assemble(sheet: Sheet, model: ModelFacts, graph: Graph) -> Assembled:
     }
     sheet.settle()
     sheet.contradictions()
+    check_commands(sheet, plain["commands"])
+    if plain["phase"] is None and sheet.below("phase"):
+        raise BadInput("phase: no observation term uses the gait clock")
     try:
         contract = PolicyContract.from_json(json.dumps(plain))
     except ValueError as error:
@@ -233,8 +246,6 @@ def _ask_gains(sheet: Sheet, joints: list[dict[str, Any]], action: dict[str, Any
 def _phase(sheet: Sheet, observation: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The gait clock, asked for where a term needs it."""
     if not any(t["source"] in PHASE_SOURCES for b in observation for t in b["terms"]):
-        if sheet.below("phase"):
-            raise BadInput("phase: no observation term uses the gait clock")
         sheet.state("phase", None, "inferred", "no term uses a gait clock")
         return None
     sheet.ask("phase.period", "length of a gait cycle, [s]", "0.8", "1.0", "0.64")

@@ -17,7 +17,7 @@ from robot_runtime.errors import BadInput
 CHANNELS = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
 """The command of a velocity policy."""
 
-_HUGE = 3e38
+_HUGE = 1e30
 
 
 class Filled(dict[str, str]):
@@ -67,6 +67,10 @@ def _override(blocks: list[dict[str, Any]], path: str, value: Any) -> None:
     if head in ("clip", "input"):
         for block in chosen:
             block[head] = value
+        return
+    if head == "scale":
+        for term in (term for block in chosen for term in block["terms"]):
+            term.setdefault("scale", value)
         return
     if head == "history":
         for block in chosen:
@@ -159,7 +163,7 @@ def _fill_term(
 
 
 def _clip(value: Any, where: str) -> list[float] | None:
-    """Lower and upper bound, or None; an endless side becomes the largest float32."""
+    """Lower and upper bound, or None; an endless side becomes 1e30."""
     if value is None:
         return None
     if not isinstance(value, list):
@@ -311,12 +315,21 @@ def fill_commands(
     used.update(dict.fromkeys(sheet.get("phase.stand_channels") or ()))
     order = [name for name in sheet.get("commands.names", CHANNELS) if name in used]
     order += [name for name in used if name not in order]
-    for name in sheet.below("commands"):
-        base = name.removesuffix(".max_rate")
-        if base not in order and name != "names":
-            known = ", ".join(order) or "none"
-            raise BadInput(f"commands.{name}: no term uses that command; used: {known}")
     return [_command(sheet, filled, name, i) for i, name in enumerate(order)]
+
+
+def check_commands(sheet: Sheet, commands: list[dict[str, Any]]) -> None:
+    """Refuse what the user says of a command that no term uses.
+
+    Raises:
+        BadInput: The message lists those that are used.
+    """
+    used = [command["name"] for command in commands]
+    for name in sheet.below("commands"):
+        said = sheet.origin(f"commands.{name}")
+        if name.removesuffix(".max_rate") not in (*used, "names") and said and said[0] == "user":
+            known = ", ".join(used) or "none"
+            raise BadInput(f"commands.{name}: no term uses that command; used: {known}")
 
 
 def _command(sheet: Sheet, filled: Filled, name: str, i: int) -> dict[str, Any]:

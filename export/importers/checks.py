@@ -13,6 +13,9 @@ from robot_runtime.policy.spec import Joint
 _REACH = 0.02
 """How far beyond its range a default position may lie, [rad]: models round their ranges."""
 
+_GENERIC = ("scene", "mujoco", "model", "robot", "flat", "terrain", "mjx", "description")
+"""Words of a model's name that name no robot."""
+
 _SIDES = (("left", "right"), ("Left", "Right"), ("FL", "FR"), ("RL", "RR"), ("L_", "R_"))
 
 
@@ -50,29 +53,29 @@ def check_contract(
 
 
 def _check_robot(model: ModelFacts, sheet: Sheet) -> None:
-    """The robot that a file names must be found in the model's name or folder."""
+    """The robot that a file names must be found in the model's name, or at least in its place."""
     hint = sheet.get("hint.robot")
     said = sheet.origin("robot.name")
     if not hint or (said is not None and said[0] == "user"):
         return
-    places = f"{model.name} {model.path.stem} {model.path.parent.name}"
-    words = set(re.split(r"[^a-z0-9]+", places.lower()))
-    joined = re.sub(r"[^a-z0-9]+", "_", places.lower())
-    wanted = hint.lower().replace("-", "_")
-    if wanted in words or f"_{wanted}_" in f"_{joined}_":
+    wanted = _words(hint)
+    for place in (model.name, model.path.stem, model.path.parent.name):
         # "h1" is a word of "h1_2" too, and another robot.
-        longer = re.search(rf"(?:^|_){re.escape(wanted)}_(\d+)(?:_|$)", f"_{joined}_")
-        if longer is None:
+        if re.search(rf"_{re.escape(wanted)}_(?!\d+_)", f"_{_words(place)}_"):
             return
-    known = {w for w in words if re.fullmatch(r"[a-z]{1,4}\d{1,2}w?", w)}
-    if not known:
+    told = [word for word in _words(model.name).split("_") if word and word not in _GENERIC]
+    if not told:
         sheet.note(f"the files are of '{hint}'; the model does not say which robot it is")
         return
     origin = sheet.origin("hint.robot")
     raise Refused(
         f"the files are of the robot '{hint}' ({origin[1] if origin else 'its name'}), the model "
-        f"is '{model.name or model.path.name}'; if they are the same, say robot.name: {hint}"
+        f"is '{model.name}'; if they are the same, say robot.name: {hint}"
     )
+
+
+def _words(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
 
 
 def _check_poses(contract: PolicyContract, model: ModelFacts) -> None:

@@ -52,9 +52,9 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
         sheet.ask(
             "observation.scale", "file from before the terms' fields: scale of all terms", "1.0"
         )
-        scales = [[float(sheet.get("observation.scale", 1.0))]] * len(names)
-    for found, scale, clip in zip(terms, scales, clips or [None] * len(names), strict=True):
-        found["scale"] = scale
+    for i, (found, clip) in enumerate(zip(terms, clips or [None] * len(names), strict=True)):
+        if scales is not None:
+            found["scale"] = scales[i]
         if clip is not None:
             found["clip"] = clip
             found["clip_first"] = True

@@ -20,6 +20,8 @@ from robot_runtime.policy.trace import GoldenTrace, TraceInputs
 
 _EPISODES = 16
 _MAX_PUSH = 500
+_NO_BOUND = 1e12
+"""A bound beyond this bounds nothing: it stands for the open side of a clip."""
 
 
 def extreme_inputs(contract: PolicyContract, seed: int = 0) -> TraceInputs:
@@ -110,7 +112,7 @@ def _reach(contract: PolicyContract, source: str, usual: float) -> float:
                 continue
             smallest = min((abs(s) for s in term.scale if s), default=1.0)
             if term.clip is not None:
-                bound = max(abs(term.clip[0]), abs(term.clip[1]))
+                bound = max((abs(b) for b in term.clip if abs(b) < _NO_BOUND), default=0.0)
                 reach = max(reach, 2.0 * (bound if term.clip_first else bound / smallest))
             if block.clip is not None:
                 reach = max(reach, 2.0 * block.clip / smallest)
