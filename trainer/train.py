@@ -29,6 +29,7 @@ from trainer.checkpoint import (
     trace_from_arrays,
 )
 from trainer.config import TrainConfig, config_to_plain
+from trainer.envs.action_space import action_space_of, require_head
 from trainer.guard import screen
 from trainer.metrics import EpisodeTracker, MetricLog, to_floats
 from trainer.ppo import PPO
@@ -138,6 +139,7 @@ class Run:
         resume: Checkpoint | None = None,
     ) -> None:
         """Build the agent, reset the environment and, on resume, put everything back."""
+        require_head(action_space_of(task.env))
         self.name, self.task, self.config = name, task, config
         env, device = task.env, torch.device(config.device)
         self.agent = PPO(

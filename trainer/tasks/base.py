@@ -78,14 +78,22 @@ class MakeTask(Protocol):
 
 
 def find_task(name: str) -> MakeTask:
-    """Return the task registered under `name`.
+    """Return the task registered under `name`; ``gym:ID`` is what gymnasium has registered.
 
     Raises:
         BadInput: There is none; the message lists those that exist.
     """
+    if name.startswith("gym:"):
+        # Imported here: it imports this module, and gymnasium.
+        from trainer.envs.gymnasium_task import gymnasium_task
+
+        return gymnasium_task(name)
     tasks = {entry.name: entry for entry in entry_points(group=TASKS)}
     if name not in tasks:
-        raise BadInput(f"unknown task '{name}'; there are: {', '.join(sorted(tasks)) or 'none'}")
+        raise BadInput(
+            f"unknown task '{name}'; there are: {', '.join(sorted(tasks)) or 'none'}, "
+            "and gym:ID for environments of gymnasium"
+        )
     return tasks[name].load()
 
 
