@@ -48,10 +48,10 @@ def surefoot(*arguments: str, cwd: Path, check: bool = True) -> subprocess.Compl
 
 
 def test_ten_and_ten_more_in_a_new_process_are_twenty(tmp_path: Path) -> None:
-    small = ("--num-envs", "8", "--checkpoint-every", "100", "--seed", "5")
-    surefoot("train", "toy-point", "--iterations", "10", "--out", "half", *small, cwd=tmp_path)
+    config = replace(CONFIG, checkpoint_every=100, seed=5)
+    run(tmp_path / "half", replace(config, iterations=10))
     surefoot("train", "toy-point", "--iterations", "20", "--resume", "half", cwd=tmp_path)
-    surefoot("train", "toy-point", "--iterations", "20", "--out", "whole", *small, cwd=tmp_path)
+    run(tmp_path / "whole", replace(config, iterations=20))
     resumed = load_checkpoint(checkpoint_path(tmp_path / "half", 20))
     straight = load_checkpoint(checkpoint_path(tmp_path / "whole", 20))
     assert_same(resumed, straight)
