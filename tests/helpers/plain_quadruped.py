@@ -44,6 +44,8 @@ class PlainQuadruped(gymnasium.Env[Vector, Vector]):
         self.command_lower = np.array([c.lower for c in contract.commands])
         self.command_upper = np.array([c.upper for c in contract.commands])
         terms = contract.observation[0].terms
+        rates = [math.inf if c.max_rate is None else c.max_rate for c in contract.commands]
+        self.command_step = np.array(rates) * contract.timing.control_dt
         self.noise = np.concatenate([[t.noise[0]] * contract.term_dim(t) for t in terms])
         self.scale = np.concatenate([[t.scale[0]] * contract.term_dim(t) for t in terms])
         bounds = [math.inf if t.clip is None else t.clip[1] for t in terms]
@@ -74,9 +76,11 @@ class PlainQuadruped(gymnasium.Env[Vector, Vector]):
         self.action = self.last = self.earlier = np.zeros(12)
         self.previous_target: Vector | None = None
         self.mean_error = np.zeros(3)
+        self.command = np.zeros(3)
         self._draw_command(rng)
         if "command" in options:
-            self.command, self.command_end = np.array(options["command"]), 10**9
+            self.asked, self.command_end = np.array(options["command"]), 10**9
+        self._ramp_command()
         self.push_at = self._steps(self.config.randomization.push_interval_s)
         return self._observe(), {}
 
@@ -97,6 +101,7 @@ class PlainQuadruped(gymnasium.Env[Vector, Vector]):
         reward, fallen = self._reward()
         if self.steps >= self.command_end:
             self._draw_command(self.np_random)
+        self._ramp_command()
         truncated = self.steps >= self.config.max_episode_length
         return self._observe(), reward, fallen, truncated, {}
 
@@ -134,12 +139,16 @@ class PlainQuadruped(gymnasium.Env[Vector, Vector]):
 
     def _draw_command(self, rng: np.random.Generator) -> None:
         config = self.config.commands
-        self.command = rng.uniform(self.command_lower, self.command_upper)
+        self.asked = rng.uniform(self.command_lower, self.command_upper)
         if rng.random() < config.stand_probability or (
-            np.linalg.norm(self.command) <= config.dead_zone
+            np.linalg.norm(self.asked) <= config.dead_zone
         ):
-            self.command = np.zeros(3)
+            self.asked = np.zeros(3)
         self.command_end = getattr(self, "steps", 0) + self._steps(config.interval_s)
+
+    def _ramp_command(self) -> None:
+        change = np.clip(self.asked - self.command, -self.command_step, self.command_step)
+        self.command = self.command + change
 
     def _measure(self) -> tuple[Vector, Vector, Vector]:
         """Velocity of the base and direction of gravity in its frame, and its rates."""

@@ -131,9 +131,9 @@ def make_contract(robot: RobotModel) -> PolicyContract:
             filter=1.0,
         ),
         commands=(
-            CommandChannel(name="lin_vel_x", lower=-1.0, upper=1.0, max_rate=None),
-            CommandChannel(name="lin_vel_y", lower=-0.5, upper=0.5, max_rate=None),
-            CommandChannel(name="ang_vel_z", lower=-1.0, upper=1.0, max_rate=None),
+            CommandChannel(name="lin_vel_x", lower=-1.0, upper=1.0, max_rate=2.0),
+            CommandChannel(name="lin_vel_y", lower=-0.5, upper=0.5, max_rate=2.0),
+            CommandChannel(name="ang_vel_z", lower=-1.0, upper=1.0, max_rate=4.0),
         ),
         phase=PhaseClock(
             period=1.0 / 2.2,
@@ -180,7 +180,7 @@ def _observation() -> ObservationBlock:
             _term("projected_gravity", "projected_gravity", noise=0.05),
             _term("command", "command"),
             _term("joint_pos", "joint_pos_rel", clip=3.0, noise=0.01),
-            _term("joint_vel", "joint_vel", scale=0.05, clip=40.0, noise=1.5),
+            _term("joint_vel", "joint_vel", scale=0.05, clip=40.0, noise=0.75),
             _term("last_action", "last_action"),
             _term("phase_sin", "phase_sin"),
             _term("phase_cos", "phase_cos"),

@@ -294,16 +294,22 @@ def test_commands_stay_in_range_change_in_time_and_sometimes_stand() -> None:
     env.reset()
     lower = torch.tensor([c.lower for c in env.config.contract.commands])
     upper = torch.tensor([c.upper for c in env.config.contract.commands])
-    before, changes, stood = env.episodes.command.clone(), [], []
+    rate = torch.tensor([c.max_rate for c in env.config.contract.commands]) * 0.02
+    asked, command = env.episodes.asked.clone(), env.episodes.command.clone()
+    changes, stood = [], []
     for k in range(60):
         env.step(torch.zeros(100, 12))
-        command = env.episodes.command
-        assert (command >= lower).all()
-        assert (command <= upper).all()
-        moved = (command != before).any(-1) & (env.episodes.step > 0)
+        episodes = env.episodes
+        going = episodes.step > 0
+        for values in (episodes.asked, episodes.command):
+            assert (values >= lower).all()
+            assert (values <= upper).all()
+        # What the policy is told moves no faster than the contract says.
+        assert ((episodes.command - command).abs()[going] <= rate * (1.0 + 1e-5)).all()
+        moved = (episodes.asked != asked).any(-1) & going
         changes += [(k + 1) * 0.02] * int(moved.sum())
-        stood.append(float((command == 0.0).all(-1).float().mean()))
-        before = command.clone()
+        stood.append(float((episodes.asked == 0.0).all(-1).float().mean()))
+        asked, command = episodes.asked.clone(), episodes.command.clone()
     shortest, longest = env.config.commands.interval_s
     first = [t for t in changes if t < 2.0 * shortest]
     assert min(changes) >= shortest - 0.03
@@ -312,7 +318,7 @@ def test_commands_stay_in_range_change_in_time_and_sometimes_stand() -> None:
     # 100 robots with about two draws each: five standard errors.
     assert abs(np.mean(stood) - share) < 5.0 * (share * (1 - share) / 200) ** 0.5
     # The whole range is used.
-    spread = before.amax(0) - before.amin(0)
+    spread = asked.amax(0) - asked.amin(0)
     assert (spread > 0.9 * (upper - lower)).all()
 
 
