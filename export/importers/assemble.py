@@ -17,7 +17,7 @@ from export.importers.blocks import (
 from export.importers.graph import Graph, choose_output
 from export.importers.model import ModelFacts
 from export.importers.provenance import field_sources
-from export.importers.reading import as_number, show
+from export.importers.reading import as_number, one_line, show
 from export.importers.sheet import Sheet
 from robot_runtime.errors import BadInput
 from robot_runtime.policy.contract import PHASE_SOURCES, SCHEMA, PolicyContract
@@ -106,8 +106,8 @@ def assemble(sheet: Sheet, model: ModelFacts, graph: Graph) -> Assembled:
         raise BadInput("phase: no observation term uses the gait clock")
     try:
         contract = PolicyContract.from_json(json.dumps(plain))
-    except ValueError as error:
-        raise BadInput(f"the contract cannot be written: {error}") from None
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"the contract cannot be written: {one_line(error)}") from None
     _check_inputs(contract, graph)
     return Assembled(contract=contract, fields=field_sources(contract, sheet, filled))
 

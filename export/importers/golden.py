@@ -119,10 +119,9 @@ def replay_record(
     inputs = _inputs(record, contract)
     wide = _widened(contract, inputs)
     trace = _as_trace(record, wide, inputs, network, observer)
+    inner = 0.0 if observer is None else _check_observed(record, trace, observer)
     report = replay(wide, trace, network, reset=network.reset)
-    if observer is not None:
-        inner = _check_observed(record, trace, observer)
-        report = dataclasses.replace(report, observation=max(report.observation, inner))
+    report = dataclasses.replace(report, observation=max(report.observation, inner))
     notes: list[str] = []
     kept = trace.rows
     if wide != contract:

@@ -23,7 +23,7 @@ from export.importers import (
     unitree_deploy,
     unitree_rl_gym,
 )
-from export.importers.assemble import Assembled, assemble
+from export.importers.assemble import COLUMNS, Assembled, assemble
 from export.importers.checks import check_contract
 from export.importers.foreign import Foreign, expand
 from export.importers.gate import ImportGate, run_import_gate
@@ -225,32 +225,15 @@ def _flat(key: str, value: Any, where: str) -> dict[str, tuple[Any, str]]:
     if key == "joints" and isinstance(value, dict):
         fields: dict[str, tuple[Any, str]] = {}
         for name, inner in value.items():
-            single = isinstance(inner, dict) and inner and set(inner) <= set(_JOINT_FIELDS)
-            for field, number in inner.items() if single else ():
-                fields[f"joints.{name}.{field}"] = (number, where)
-            if not single:
-                fields[f"joints.{name}"] = (inner, where)
+            fields |= _flat(f"joints.{name}", inner, where)
         return fields
+    if key.startswith("joints.") and isinstance(value, dict) and set(value) <= set(COLUMNS):
+        return {f"{key}.{field}": (number, where) for field, number in value.items()}
     if key in _NESTED and isinstance(value, dict):
         return {f"{key}.{name}": (inner, where) for name, inner in value.items()}
     if key in _NESTED:
         raise BadInput(f"{where}: {key}: expected fields, found {show(value)}")
     return {key: (value, where)}
-
-
-_JOINT_FIELDS = (
-    "motor",
-    "axis",
-    "default_pos",
-    "lower",
-    "upper",
-    "velocity_limit",
-    "effort_limit",
-    "stall_effort",
-    "no_load_speed",
-    "kp",
-    "kd",
-)
 
 
 def _gate(

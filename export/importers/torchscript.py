@@ -86,7 +86,7 @@ def convert(script: torch.jit.ScriptModule, name: str, observation_dim: int) -> 
         states=carried,
         normalized=graph.normalized,
         metadata={},
-        reference=lambda _: ScriptReference(script, walker, states),
+        reference=lambda _: ScriptReference(script, states),
         notes=notes,
     )
 
@@ -94,17 +94,17 @@ def convert(script: torch.jit.ScriptModule, name: str, observation_dim: int) -> 
 class ScriptReference:
     """The TorchScript module itself, with its state in its buffers."""
 
-    def __init__(
-        self, script: torch.jit.ScriptModule, walker: Walker, states: tuple[str, ...]
-    ) -> None:
+    def __init__(self, script: torch.jit.ScriptModule, states: tuple[str, ...]) -> None:
         """Take a module and the names of the buffers that are its state."""
         self._script = script
-        self._state = [walker.buffers[name] for name in states]
+        self._states = [name.replace("/", ".") for name in states]
 
     def reset(self) -> None:
         """Set the state to zero."""
-        for value in self._state:
-            value.zero_()
+        # Looked up anew: a graph may put another tensor in a buffer's place.
+        buffers = dict(self._script.named_buffers())
+        for name in self._states:
+            buffers[name].zero_()
 
     def step(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """Run one observation, shape ``(observation_dim,)``; the state moves on."""
@@ -263,10 +263,16 @@ def _constant(node: Any) -> Any:
 def _operator(node: Any, kind: str, arguments: list[Any]) -> tuple[Any, ...]:
     """Run an operator of torch, with the overload that the graph names."""
     space, _, name = kind.partition("::")
-    if space not in ("aten", "prim"):
-        raise BadInput(f"the TorchScript graph calls {kind}, which is no operator of torch")
+    if space != "aten":
+        raise BadInput(f"the TorchScript graph calls {kind}, which is no operator on tensors")
     try:
-        result = getattr(getattr(torch.ops, space), name)(*arguments)
+        schema: Any = torch._C.parse_schema(node.schema())
+        operator = getattr(getattr(torch.ops.aten, name), schema.overload_name or "default")
+        pairs = list(zip(schema.arguments, arguments, strict=True))
+        result = operator(
+            *(value for argument, value in pairs if not argument.kwarg_only),
+            **{argument.name: value for argument, value in pairs if argument.kwarg_only},
+        )
     except (AttributeError, NotImplementedError):
         raise BadInput(f"the TorchScript graph calls {kind}, which cannot be converted") from None
     return tuple(result) if len(list(node.outputs())) != 1 else (result,)
@@ -288,6 +294,7 @@ _PYTHON: dict[str, Callable[..., Any]] = {
     "prim::ListConstruct": lambda *items: list(items),
     "prim::TupleConstruct": lambda *items: tuple(items),
     "prim::TupleIndex": lambda items, index: items[index],
+    "prim::Uninitialized": lambda: None,
     "prim::unchecked_cast": lambda value: value,
     "prim::RaiseException": _raise,
     "prim::device": lambda value: value.device,
