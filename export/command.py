@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from export.onnx import DEFAULT_TARGET, TARGETS
+from export.parity import GateReport
 from export.write import Exported, export_checkpoint
 from robot_runtime.cli import Parser
 from robot_runtime.errors import ExitCode
@@ -14,12 +16,17 @@ from robot_runtime.errors import ExitCode
 _EPILOG = """\
 what is checked before anything is written:
   checkpoint, ONNX in onnxruntime, TorchScript and the runtime's own path give the same actions on
-  1000 random observations (100 of them far out) and on all recorded ones, batch 1 and 64; then the
-  file is opened again and its golden trace replayed.
+  1000 random observations (100 of them far out) and on all recorded ones, batch 1 and 64, with a
+  long run and resets in the middle where the network has a state; then the file is opened again
+  and its golden trace replayed.
+
+targets (--target): the oldest onnxruntime that loads the file
+{targets}
 
 examples:
   surefoot export runs/quadruped-flat/checkpoints/iteration_0000300.pt -o policy.onnx
   surefoot export runs/quadruped-flat -o policy.onnx --torchscript policy.pt
+  surefoot export runs/quadruped-flat -o policy.onnx --target ort-1.10
 """
 
 
@@ -36,7 +43,12 @@ def main(argv: list[str]) -> int:
         "surefoot export",
         description="Turn a checkpoint into a policy file: one ONNX with its contract, golden "
         "trace and seal inside.",
-        epilog=_EPILOG,
+        epilog=_EPILOG.format(
+            targets="\n".join(
+                f"  {name}  opset {target.opset}, IR {target.ir_version}"
+                for name, target in TARGETS.items()
+            )
+        ),
     )
     parser.add_argument(
         "checkpoint", type=Path, help="a checkpoint, or a run folder (its newest checkpoint)"
@@ -46,6 +58,14 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument(
         "--torchscript", type=Path, metavar="FILE", help="write the policy as TorchScript too (.pt)"
+    )
+    parser.add_argument(
+        "--target", choices=list(TARGETS), default=DEFAULT_TARGET, help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--allow-privileged",
+        action="store_true",
+        help="accept observation terms that the robot cannot measure",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     arguments = parser.parse_args(argv)
@@ -58,6 +78,8 @@ def main(argv: list[str]) -> int:
         arguments.checkpoint,
         arguments.output,
         torchscript=arguments.torchscript,
+        target=arguments.target,
+        allow_privileged=arguments.allow_privileged,
         progress=progress,
     )
     if arguments.json:
@@ -83,23 +105,29 @@ def describe(exported: Exported) -> str:
     """What an export wrote and measured, as text."""
     gate, policy = exported.gate, exported.policy
     width = max(len(name) for name in gate.errors)
+    rollout = f", a run of {gate.rollout} steps" if gate.rollout else ""
     lines = [
         f"{policy.path}: policy '{policy.contract.name}', iteration "
-        f"{policy.provenance['iteration']} of {exported.checkpoint}",
-        f"gate passed: {gate.random} random and {gate.recorded} recorded observations, accepted "
-        f"difference {gate.tolerance:.2g}",
+        f"{policy.provenance['iteration']} of {exported.checkpoint}, for {gate.target}",
+        f"gate passed: {gate.random} random and {gate.recorded} recorded observations{rollout}, "
+        f"accepted difference {gate.tolerance:.2g}",
         *(f"  {name:<{width}}  {error:.1e}" for name, error in gate.errors.items()),
         f"golden trace ({policy.trace.origin}, {policy.trace.rows} rows) replayed",
+        *(f"warning: {text}" for text in _warnings(gate)),
     ]
+    if exported.torchscript is not None:
+        lines.append(f"{exported.torchscript}: the same policy as TorchScript")
+    lines.append(f"sha256 {policy.sha256}")
+    return "\n".join(lines)
+
+
+def _warnings(gate: GateReport) -> list[str]:
+    found = list(gate.warnings)
     if gate.constant_features:
         bound = (
             "nothing bounds what they do to the policy"
             if gate.normalized_bound is None
             else f"bounded at {gate.normalized_bound:g} deviations"
         )
-        names = ", ".join(gate.constant_features)
-        lines.append(f"never changed in training ({bound}): {names}")
-    if exported.torchscript is not None:
-        lines.append(f"{exported.torchscript}: the same policy as TorchScript")
-    lines.append(f"sha256 {policy.sha256}")
-    return "\n".join(lines)
+        found.insert(0, f"never changed in training ({bound}): {', '.join(gate.constant_features)}")
+    return found

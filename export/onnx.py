@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
+import tempfile
 import warnings
 from collections.abc import Generator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -123,25 +124,25 @@ def _export_by_tracing(module: Policy, contract: PolicyContract, target: Target)
     axes = dict.fromkeys([*contract.inputs(), contract.network.output], 0)
     for state in contract.network.states:
         axes |= dict.fromkeys((state.input, state.output), batch_axis(state.shape))
-    buffer = io.BytesIO()
     try:
-        with quiet():
+        with quiet(), tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
             torch.onnx.export(
                 module,
                 example_inputs(contract, batch=2),
-                buffer,
+                path,
                 **names,
                 dynamic_axes={name: {axis: "batch"} for name, axis in axes.items()},
                 opset_version=target.opset,
                 dynamo=False,
             )
+            return onnx.load(path)
     except Exception as error:
         text = " ".join(str(error).split())[:200]
         raise Refused(
             f"this network cannot be written for {target.name} (opset {target.opset}): {text}; "
             "take a newer --target"
         ) from error
-    return onnx.load_from_string(buffer.getvalue())
 
 
 def _names(contract: PolicyContract) -> dict[str, Any]:

@@ -1,21 +1,25 @@
 """The same policy as TorchScript, for control stacks in C++ that link libtorch.
 
 The file carries what the ONNX file carries, as extra files: ``contract.json``, ``trace.npz``,
-``provenance.json``, ``report.json`` and ``seal.json``.
+``provenance.json``, ``report.json`` and ``seal.json``. A network with a state keeps it inside, for
+one robot, and has a method ``reset``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from export.graph import Policy, example_inputs
+from export.onnx import quiet
 from robot_runtime.errors import BadInput
 from robot_runtime.policy.codec import canonical
 from robot_runtime.policy.contract import PolicyContract
@@ -33,15 +37,69 @@ _SEAL = "seal.json"
 
 
 def trace_module(module: Policy, contract: PolicyContract) -> torch.jit.ScriptModule:
-    """Trace a policy.
+    """Make a TorchScript module of a policy.
 
     Args:
         module: The policy.
         contract: The contract that says what goes in.
+
+    Returns:
+        A module that takes the contract's inputs. With a state it takes one whole observation
+        ``(1, observation_dim)``, moves its state on, and forgets it by ``reset()``.
     """
-    traced = torch.jit.trace(module, example_inputs(contract, batch=2), check_trace=False)
-    assert isinstance(traced, torch.jit.ScriptModule)
-    return traced
+    if not contract.network.states:
+        traced = torch.jit.trace(module, example_inputs(contract, batch=2), check_trace=False)
+        assert isinstance(traced, torch.jit.ScriptModule)
+        return traced
+    flat = _FlatState(module, contract).eval()
+    size = sum(flat.sizes)
+    example = (torch.zeros(1, contract.observation_dim), torch.zeros(size))
+    # torch's own checks of the input's length become constants; the tracer says so each time.
+    with quiet():
+        step = torch.jit.trace(flat, example, check_trace=False)
+    assert isinstance(step, torch.jit.ScriptModule)
+    script = torch.jit.script(_Stateful(step, size).eval())
+    assert isinstance(script, torch.jit.ScriptModule)
+    return script
+
+
+class _FlatState(nn.Module):
+    """A policy over one robot whose states are one vector."""
+
+    def __init__(self, module: Policy, contract: PolicyContract) -> None:
+        super().__init__()
+        self.module = module
+        self.widths = list(contract.inputs().values())
+        self.shapes = [state.shape for state in contract.network.states]
+        self.sizes = [math.prod(shape) for shape in self.shapes]
+
+    def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One step: action ``(1, num_actions)`` and the next state."""
+        parts = torch.split(state, self.sizes)
+        states = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        action, *following = self.module(*torch.split(obs, self.widths, dim=1), *states)
+        return action, torch.cat([value.reshape(-1) for value in following])
+
+
+class _Stateful(nn.Module):
+    """A step and the state it moves on."""
+
+    def __init__(self, step: torch.jit.ScriptModule, size: int) -> None:
+        super().__init__()
+        self.step = step
+        self.state: Tensor
+        self.register_buffer("state", torch.zeros(size))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Raw action ``(1, num_actions)`` of an observation ``(1, observation_dim)``."""
+        action, state = self.step(obs, self.state)
+        self.state.copy_(state)
+        return action
+
+    @torch.jit.export
+    def reset(self) -> None:
+        """Forget everything, as where an episode begins."""
+        self.state.zero_()
 
 
 def torchscript_bytes(

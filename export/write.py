@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import platform
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from export.graph import Source, batch_network, constant_features, read_source
-from export.onnx import export_onnx
+from export.diagnosis import Evidence
+from export.findings import check_measurable, contract_findings, saturated_actions
+from export.graph import Source, read_source
+from export.networks import (
+    Candidate,
+    OnnxBatchNetwork,
+    RuntimeNetwork,
+    ScriptNetwork,
+    TorchNetwork,
+    onnx_content,
+    script_content,
+)
+from export.onnx import DEFAULT_TARGET, TARGETS, export_onnx
 from export.parity import GateReport, run_gate
 from export.torchscript import read_torchscript, torchscript_bytes, trace_module
 from robot_runtime.errors import BadInput, GateFailed
 from robot_runtime.files import atomic_write
 from robot_runtime.policy.file import PolicyFile, load_policy, policy_bytes
 from robot_runtime.policy.inference import OnnxNetwork
+from robot_runtime.policy.labels import observation_labels
 from robot_runtime.policy.proof import TraceMismatch
 from trainer.checkpoint import find_checkpoint
 
@@ -52,6 +64,8 @@ def export_checkpoint(
     output: Path,
     *,
     torchscript: Path | None = None,
+    target: str = DEFAULT_TARGET,
+    allow_privileged: bool = False,
     progress: Progress = lambda _: None,
 ) -> Exported:
     """Make a policy file of a checkpoint.
@@ -60,6 +74,8 @@ def export_checkpoint(
         checkpoint: A checkpoint, or a run folder, which stands for its newest one.
         output: The policy file to write, ``.onnx``.
         torchscript: A TorchScript file to write too, ``.pt``.
+        target: Name of the oldest runtime that shall load the file, one of `TARGETS`.
+        allow_privileged: Whether terms that the robot cannot measure are accepted.
         progress: Told about each step.
 
     Raises:
@@ -70,21 +86,48 @@ def export_checkpoint(
     """
     found = find_checkpoint(checkpoint)
     check_outputs(found, output, torchscript)
-    source = read_source(found)
+    policy, gate = export_source(
+        read_source(found),
+        output,
+        torchscript=torchscript,
+        target=target,
+        allow_privileged=allow_privileged,
+        progress=progress,
+    )
+    return Exported(policy=policy, torchscript=torchscript, checkpoint=found, gate=gate)
+
+
+def export_source(
+    source: Source,
+    output: Path,
+    *,
+    torchscript: Path | None = None,
+    target: str = DEFAULT_TARGET,
+    allow_privileged: bool = False,
+    progress: Progress = lambda _: None,
+) -> tuple[PolicyFile, GateReport]:
+    """Make a policy file of a policy that was read; see `export_checkpoint`."""
+    if target not in TARGETS:
+        raise BadInput(f"unknown target '{target}'; there are {', '.join(TARGETS)}")
+    privileged = check_measurable(source.contract, allowed=allow_privileged)
     with contextlib.ExitStack() as stack:
         # Both temporary files first: a folder that cannot be written is told before the work.
         temporary = stack.enter_context(atomic_write(output))
         script = None if torchscript is None else stack.enter_context(atomic_write(torchscript))
-        progress("exporting to ONNX")
-        model = export_onnx(source.module, source.contract)
+        progress(f"exporting to ONNX for {target}")
+        model = export_onnx(source.module, source.contract, source.spec, TARGETS[target])
         progress("tracing to TorchScript")
         traced = trace_module(source.module, source.contract)
         progress("comparing with the checkpoint")
-        gate = _gate(source, model, traced)
+        gate = _gate(source, model, traced, target, privileged)
         parts: dict[str, Any] = {
             "contract": source.contract,
             "trace": source.trace,
-            "provenance": provenance(source, found),
+            "provenance": {
+                **source.origin,
+                "exported_with": _versions(),
+                "git_commit": _git_commit(),
+            },
             "report": gate.to_plain(),
         }
         progress("writing and opening again")
@@ -96,7 +139,7 @@ def export_checkpoint(
         if script is not None:
             script.write_bytes(torchscript_bytes(traced, **parts))
             read_torchscript(script)
-    return Exported(policy=policy, torchscript=torchscript, checkpoint=found, gate=gate)
+    return policy, gate
 
 
 def check_outputs(checkpoint: Path, output: Path, torchscript: Path | None) -> None:
@@ -115,45 +158,73 @@ def check_outputs(checkpoint: Path, output: Path, torchscript: Path | None) -> N
         raise BadInput(f"'{torchscript}' is the checkpoint itself; choose another name")
 
 
-def provenance(source: Source, checkpoint: Path) -> dict[str, Any]:
-    """Where a policy comes from, as plain JSON values: no path, no time, nothing of a machine."""
-    state = source.checkpoint
-    return {
-        "source": "surefoot checkpoint",
-        "checkpoint_sha256": hashlib.sha256(checkpoint.read_bytes()).hexdigest(),
-        "task": state.task,
-        "seed": state.config.seed,
-        "iteration": state.iteration,
-        "env_steps": state.env_steps,
-        "trained_with": dict(sorted(state.versions.items())),
-        "exported_with": _versions(),
-        "git_commit": _git_commit(),
-    }
-
-
-def _gate(source: Source, model: bytes, traced: torch.jit.ScriptModule) -> GateReport:
-    contract, trace, normalizer = source.contract, source.trace, source.normalizer
-    network = OnnxNetwork(model, contract)
-    if normalizer is None:
+def _gate(
+    source: Source,
+    model: bytes,
+    traced: torch.jit.ScriptModule,
+    target: str,
+    privileged: list[str],
+) -> GateReport:
+    contract, trace, normalization = source.contract, source.trace, source.normalization
+    if normalization is None:
         center = trace.observation.mean(axis=0)
         spread = trace.observation.std(axis=0) + np.float32(0.01)
     else:
-        center, spread = normalizer.center.numpy(), normalizer.scale.numpy()
+        center, spread = normalization.center, normalization.scale
+    stateful = bool(contract.network.states)
+    content, runtime = partial(onnx_content, model), OnnxNetwork(model, contract)
     report = run_gate(
-        batch_network(source.module, contract),
-        {"onnxruntime": network.batch, "TorchScript": batch_network(traced, contract)},
+        evidence_of(source),
+        (
+            Candidate(
+                name="onnxruntime",
+                network=OnnxBatchNetwork(model, contract),
+                batched=True,
+                content=content,
+            ),
+            Candidate(
+                name="TorchScript",
+                network=ScriptNetwork(traced, contract),
+                batched=not stateful,
+                content=partial(script_content, traced),
+            ),
+            Candidate(
+                name="runtime", network=RuntimeNetwork(runtime), batched=False, content=content
+            ),
+        ),
         contract=contract,
         trace=trace,
         runtime=OnnxNetwork(model, contract),
         center=center,
         spread=spread,
+        target=target,
     )
-    if normalizer is None:
-        return report
+    squash = None if source.spec is None else source.spec.squash
     return replace(
         report,
-        constant_features=constant_features(normalizer, contract),
-        normalized_bound=normalizer.clip if normalizer.clip > 0.0 else None,
+        constant_features=source.constant_features,
+        normalized_bound=(normalization.clip or None) if normalization else None,
+        warnings=(
+            *privileged,
+            *contract_findings(contract),
+            *saturated_actions(contract, trace, squash),
+        ),
+    )
+
+
+def evidence_of(source: Source) -> Evidence:
+    """What the gate holds exports against, and what it names faults by."""
+    weights = {
+        name.removeprefix("actor."): value.numpy()
+        for name, value in source.module.named_parameters()
+        if not name.startswith("actor.distribution.") and value.dtype == torch.float32
+    }
+    return Evidence(
+        reference=TorchNetwork(source.module, source.contract),
+        normalization=source.normalization,
+        weights=weights,
+        features=observation_labels(source.contract),
+        actions=[f"action of {name}" for name in source.contract.action_joints],
     )
 
 

@@ -18,7 +18,7 @@ import torch
 
 import export.write
 from export.graph import batch_network, check_normalizer, make_policy, read_source
-from export.onnx import export_onnx
+from export.onnx import TARGETS, export_onnx
 from export.parity import TOLERANCE, random_observations
 from export.torchscript import read_torchscript, trace_module
 from export.write import Exported, export_checkpoint
@@ -46,10 +46,14 @@ def test_all_paths_give_the_actions_of_the_checkpoint(
         "onnxruntime, batch 1",
         "TorchScript, batch 64",
         "TorchScript, batch 1",
-        "runtime",
+        "runtime, batch 1",
         "runtime from states",
     }
     assert all(error <= gate.tolerance for error in gate.errors.values())
+    assert set(gate.groups) == {"ordinary", "outliers", "recorded"}
+    for group in gate.groups.values():
+        assert group.tolerance == TOLERANCE * max(1.0, group.largest_action) <= gate.tolerance
+        assert group.error <= group.tolerance
     # The same again without the gate's help, on other observations and from the files.
     normalizer = made.normalizer
     obs = random_observations(normalizer.mean.float().numpy(), np.full(45, 2.0, np.float32), seed=9)
@@ -150,7 +154,7 @@ def test_several_inputs_and_no_normalizer() -> None:
     assert list(contract.inputs()) == ["obs", "past"]
     network = NetworkConfig(actor_hidden=(16,), normalize_obs=False, activation="tanh")
     module = make_policy(make_actor(contract, network))
-    runtime = OnnxNetwork(export_onnx(module, contract), contract)
+    runtime = OnnxNetwork(export_onnx(module, contract, None, TARGETS["ort-1.14"]), contract)
     traced = batch_network(trace_module(module, contract), contract)
     assert runtime.dynamic
     rng = np.random.default_rng(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,6 +35,9 @@ class Broken(torch.nn.Module):
             self.actor.normalizer = torch.nn.Identity()
         if isinstance(self.actor.normalizer, RunningNormalizer) and fault == "unbounded normalizer":
             self.actor.normalizer.clip = 0.0
+        if fault == "half weights":
+            for weight in self.actor.net.parameters():
+                weight.copy_(weight.half().float())
         if fault == "weight":
             self.actor.get_parameter("net.2.weight").data[3, 7] *= 1.01
 
@@ -45,19 +49,39 @@ class Broken(torch.nn.Module):
             normalized = self.actor.normalizer(obs).half().float()
             first = torch.nn.functional.linear(normalized, weight.half().float(), bias)
             return self.actor.net[1:](first)
-        return self.actor(obs)
+        return self.actor(obs) * (0.25 if self.fault == "scale" else 1.0)
 
 
-@pytest.mark.parametrize("fault", ["normalizer", "unbounded normalizer", "weight", "order", "half"])
+CAUSES = {
+    "normalizer": "the normalizer is missing",
+    "unbounded normalizer": "the normalizer's bound of 10 deviations is missing",
+    "weight": "weights differ from the checkpoint's: net.2.weight[3, 7]",
+    "order": "the features are in another order: it takes base_ang_vel[x] for projected_gravity[x]",
+    "scale": "scale or offset of the actions is lost: action of ",
+    "half": "float16: ",
+    "half weights": "float16: weights are rounded to it: net.0.weight",
+}
+"""What the gate says of each fault."""
+
+
+@pytest.mark.parametrize(("fault", "cause"), CAUSES.items())
 @pytest.mark.parametrize("form", ["export_onnx", "trace_module"])
 @pytest.mark.usefixtures("quick")
 def test_a_planted_fault_is_refused_and_nothing_written(
-    tmp_path: Path, made: MadeCheckpoint, monkeypatch: pytest.MonkeyPatch, fault: str, form: str
+    tmp_path: Path,
+    made: MadeCheckpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    cause: str,
+    form: str,
 ) -> None:
-    """Lost: the normalizer, its bound, a hundredth of a weight, the order of terms, digits."""
-    original = {"export_onnx": export_onnx, "trace_module": trace_module}[form]
+    """Lost: the normalizer, its bound, a hundredth of a weight, the order of terms, scale, digits.
+
+    The message names the fault.
+    """
+    original: Any = {"export_onnx": export_onnx, "trace_module": trace_module}[form]
     broken = Policy(Broken(made, fault)).eval()
-    monkeypatch.setattr(export.write, form, lambda module, contract: original(broken, contract))
+    monkeypatch.setattr(export.write, form, lambda module, *rest: original(broken, *rest))
     outputs = tmp_path / "out"
     outputs.mkdir()
     (outputs / "policy.onnx").write_bytes(b"the old one")
@@ -65,6 +89,7 @@ def test_a_planted_fault_is_refused_and_nothing_written(
         export_checkpoint(made.path, outputs / "policy.onnx", torchscript=outputs / "policy.pt")
     name = "onnxruntime" if form == "export_onnx" else "TorchScript"
     assert f"checkpoint and {name}, batch 64 differ by" in str(caught.value)
+    assert f"likely cause: {cause}" in str(caught.value)
     assert os.listdir(outputs) == ["policy.onnx"]
     assert (outputs / "policy.onnx").read_bytes() == b"the old one"
 
