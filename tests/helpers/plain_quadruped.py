@@ -53,7 +53,7 @@ class PlainQuadruped(gymnasium.Env[Vector, Vector]):
             [[b] * contract.term_dim(t) for b, t in zip(bounds, terms, strict=True)]
         )
         self.dt = contract.timing.control_dt
-        size = len(self.scale) + 23
+        size = len(self.scale) + 11 + 2 * len(self.feet)
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float64)
         self.action_space = gymnasium.spaces.Box(-6.0, 6.0, (12,), np.float64)
 

@@ -52,7 +52,7 @@ def train_config() -> TrainConfig:
     """Settings that make the robot walk within minutes on two cores."""
     return TrainConfig(
         num_envs=256,
-        iterations=800,
+        iterations=700,
         network=NetworkConfig(actor_hidden=(128, 64), critic_hidden=(128, 64), init_std=0.7),
         ppo=PPOConfig(
             num_steps=24,
@@ -62,7 +62,7 @@ def train_config() -> TrainConfig:
             entropy_coef=0.003,
             learning_rate=1e-3,
             max_lr=3e-3,
-            symmetry=SymmetryConfig(augment=False),
+            symmetry=SymmetryConfig(augment=True),
         ),
     )
 
@@ -82,8 +82,8 @@ def env_config(robot: RobotModel | None = None) -> RobotEnvConfig:
         # The episode ends where thighs or shanks would touch: they need no collisions of their own.
         solver=SolverOptions(colliding_geoms=(*feet, "trunk", "head")),
         gait=GaitConfig(offsets=(0.0, 0.5, 0.5, 0.0)),
-        commands=CommandConfig(),
-        rewards=RewardConfig(),
+        commands=CommandConfig(stand_probability=0.2),
+        rewards=RewardConfig(track_mean_lin_vel=1.0, track_mean_ang_vel=0.5),
         pose_weight=tuple(1.0 if "hip" in name else 0.1 for name in contract.joint_names),
         randomization=RandomizationConfig(),
         fall=FallConfig(
