@@ -12,6 +12,7 @@ from torch import Tensor
 from robot_runtime.errors import Refused
 from tests.trainer.adapters.rsl_rl_envs import Grouped, LeggedGym, Simulation, Tuple
 from tests.trainer.adapters.test_gymnasium import MODES, act, advantages, collect
+from tests.trainer.toys.surefoot_toys import PointEnv
 from trainer.envs.as_rsl_rl import RslRlVecEnv
 from trainer.envs.rsl_rl_adapter import RslRlEnv
 from trainer.envs.rsl_rl_groups import groups_of, resolve_sets
@@ -209,7 +210,6 @@ def test_counters_of_curricula_are_kept() -> None:
 def test_there_and_back_is_the_same_environment(interface: Any) -> None:
     if interface == "tensordict":
         pytest.importorskip("tensordict")
-    from surefoot_toys import PointEnv  # pyright: ignore[reportMissingImports]
 
     def points() -> PointEnv:
         return PointEnv(4, seed=5)

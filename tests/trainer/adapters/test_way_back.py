@@ -12,9 +12,9 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
-from surefoot_toys import PointEnv  # pyright: ignore[reportMissingImports]
 
 from robot_runtime.errors import Refused
+from tests.trainer.toys.surefoot_toys import PointEnv
 from trainer.env import VecEnv
 from trainer.envs.as_gymnasium import GymnasiumSingleEnv, GymnasiumVectorEnv
 from trainer.envs.as_rsl_rl import RslRlVecEnv
