@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_groups_tensors_and_bounds() -> None:
     class Two(PointEnv):
         def __init__(self) -> None:
             super().__init__(2)
-            self.obs_dims = {"policy": 2, "critic": 2}
+            self.obs_dims: Mapping[str, int] = {"policy": 2, "critic": 2}
 
         def _observe(self) -> dict[str, torch.Tensor]:
             return {"policy": self._position, "critic": -self._position}
