@@ -85,6 +85,7 @@ def read_onnx(path: Path) -> onnx.ModelProto:
         raise BadInput(f"'{path}' is not an ONNX model: {one_line(error)}") from None
     if not model.HasField("graph") or not model.graph.node:
         raise BadInput(f"'{path}' is not an ONNX model: it has no graph")
+    _check_text(model, path.name)
     _inline(model, path)
     check_bounds(model, path.name)
     return model
@@ -107,6 +108,8 @@ def make_graph(model: onnx.ModelProto, name: str, metadata: dict[str, str]) -> G
     outputs = {tensor.name: _shape(tensor, "output") for tensor in model.graph.output}
     states = _states(inputs, outputs)
     carried = {state.input for state in states}, {state.output for state in states}
+    if len(inputs) == len(carried[0]) or len(outputs) == len(carried[1]):
+        raise BadInput(f"{name}: the graph has no observation to take, or no action to give")
     strip(model)
     data = model.SerializeToString(deterministic=True)
     return Graph(
@@ -238,6 +241,19 @@ def check_bounds(model: onnx.ModelProto, name: str) -> None:
             if attribute.type == onnx.AttributeProto.TENSOR:
                 _check_tensor(attribute.t, name)
     _check_shapes(model, name)
+
+
+def _check_text(model: onnx.ModelProto, name: str) -> None:
+    """Refuse names that are not UTF-8: protobuf hands them out as bytes."""
+    graph = model.graph
+    words: list[object] = [item.name for item in (*graph.input, *graph.output, *graph.initializer)]
+    for node in graph.node:
+        words += [node.op_type, node.domain, node.name, *node.input, *node.output]
+    words += [opset.domain for opset in model.opset_import]
+    for entry in model.metadata_props:
+        words += [entry.key, entry.value]
+    if any(not isinstance(word, str) for word in words):
+        raise BadInput(f"{name}: a name in it is not UTF-8 text")
 
 
 def _check_tensor(tensor: onnx.TensorProto, name: str) -> None:

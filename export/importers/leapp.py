@@ -67,7 +67,7 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     outputs = _descriptions(entry, "outputs")
     _state_timing(sheet, pipeline)
     carried = {state.input for state in states}
-    targets = {n: t for n, t in outputs.items() if t.data.get("kind") in _TARGETS}
+    targets = {n: t for n, t in outputs.items() if str(t.data.get("kind")) in _TARGETS}
     if not targets:
         kinds = [str(t.data.get("kind")) for t in outputs.values()]
         raise BadInput(f"{entry.name}: no joint target among the outputs' kinds {shorten(kinds)}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,7 +31,7 @@ from export.importers.gate import ImportGate, run_import_gate
 from export.importers.golden import Record, Replayed, read_record, replay_record
 from export.importers.graph import Graph, OnnxReference
 from export.importers.model import read_model_facts
-from export.importers.reading import parse_yaml_value, read_yaml, show
+from export.importers.reading import one_line, parse_yaml_value, read_yaml, show
 from export.importers.sheet import Sheet
 from robot_runtime.errors import BadInput
 from robot_runtime.policy.contract import PolicyContract
@@ -149,14 +150,15 @@ def import_policy(request: Request) -> Imported:
     assembled = assemble(sheet, model, graph)
     contract = assembled.contract
     check_contract(contract, model, sheet, allow_privileged=request.allow_privileged)
-    network = OnnxNetwork(graph.model, contract)
-    gate = _gate(graph, network, contract, record)
-    replayed = None
-    if record is not None:
-        replayed = replay_record(record, contract, network, _observer(graph))
+    with _graph_errors(graph.name):
+        network = OnnxNetwork(graph.model, contract)
+        gate = _gate(graph, network, contract, record)
+        replayed = None
+        if record is not None:
+            replayed = replay_record(record, contract, network, _observer(graph))
+        synthesized = synthesize(contract, network, reset=network.reset)
     for note in replayed.notes if replayed else ():
         sheet.note(note)
-    synthesized = synthesize(contract, network, reset=network.reset)
     trace = synthesized if replayed is None else joined(replayed.trace, synthesized)
     policy = write_policy(
         request.output,
@@ -234,6 +236,17 @@ def _flat(key: str, value: Any, where: str) -> dict[str, tuple[Any, str]]:
     if key in _NESTED:
         raise BadInput(f"{where}: {key}: expected fields, found {show(value)}")
     return {key: (value, where)}
+
+
+@contextlib.contextmanager
+def _graph_errors(name: str) -> Generator[None]:
+    """Turn what onnxruntime raises while a foreign graph runs into one line."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
+        raise BadInput(f"{name}: the graph does not run: {one_line(error)}") from None
 
 
 def _gate(
