@@ -16,10 +16,10 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 SHOWN = (
-    ("rollout/reward", "reward", ".3f"),
-    ("episode/return", "return", ".2f"),
+    ("rollout/reward", "reward", ".4f"),
     ("episode/length", "length", ".0f"),
     ("policy/kl", "KL", ".4f"),
     ("perf/steps_per_second", "steps/s", ",.0f"),
@@ -77,10 +77,10 @@ class Bar:
     def __init__(self, total: int, *, start: int) -> None:
         """Take the number of iterations and how many are done already."""
         self._progress = Progress(
-            MofNCompleteColumn(),
+            MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=9)),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[metrics]}"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
             console=Console(stderr=True),
         )
         self._task = self._progress.add_task("", total=total, completed=start, metrics="")

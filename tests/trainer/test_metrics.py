@@ -79,7 +79,7 @@ def test_a_line_now_and_then_where_there_is_no_terminal(
             report.iteration(done, METRICS)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 20
-    assert lines[-1] == "iteration 100/100  reward 0.500  KL 0.0100  steps/s 12,346"
+    assert lines[-1] == "iteration 100/100  reward 0.5000  KL 0.0100  steps/s 12,346"
 
 
 def test_the_bar_shows_the_metrics(capsys: pytest.CaptureFixture[str]) -> None:
