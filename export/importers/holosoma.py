@@ -205,13 +205,19 @@ def _state_clock(sheet: Sheet, config: Table, legs: int) -> None:
 
 def _control_dt(sheet: Sheet, task: Table) -> float | None:
     if "rl_rate" in task:
-        return 1.0 / task.number("rl_rate")
+        return _period(task)
     value = sheet.get("timing.control_dt")
     return float(value) if isinstance(value, int | float) else None
 
 
+def _period(task: Table) -> float:
+    rate = task.number("rl_rate")
+    if rate <= 0.0:
+        raise BadInput(f"{task.where('rl_rate')}: {rate} is not positive")
+    return 1.0 / rate
+
+
 def _state_timing(sheet: Sheet, task: Table) -> None:
     if "rl_rate" in task:
-        period = 1.0 / task.number("rl_rate")
-        sheet.state("timing.control_dt", period, "file", task.where("rl_rate"))
+        sheet.state("timing.control_dt", _period(task), "file", task.where("rl_rate"))
     sheet.ask("timing.control_dt", "period of the policy, [s]: rl_rate 50 in the configs", "0.02")
