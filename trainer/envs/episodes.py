@@ -65,9 +65,8 @@ class Episodes:
     def begin(self, rows: Tensor) -> None:
         """Begin the next episode of rows, int64, shape (k,): a new number, everything else zero."""
         self.number[rows] += 1
-        for field in fields(self):
-            if field.name != "number":
-                getattr(self, field.name)[rows] = 0
+        for name in _PER_EPISODE:
+            getattr(self, name)[rows] = 0
 
     def state_dict(self) -> dict[str, Tensor]:
         """Copies of all fields."""
@@ -82,3 +81,6 @@ class Episodes:
         check_shapes("episodes", state, self.state_dict())
         for field in fields(self):
             setattr(self, field.name, state[field.name].clone())
+
+
+_PER_EPISODE = tuple(field.name for field in fields(Episodes) if field.name != "number")

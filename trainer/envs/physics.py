@@ -112,7 +112,7 @@ class BatchedPhysics:
         _log_warnings_of_mujoco()
         self.num_envs = num_envs
         self._model = model
-        self._contract = contract
+        self._damping_inside = contract.actuator.damping == "actuator"
         self._batch = mujoco.batch.Batch(model, num_envs, num_threads or usable_cores())
         self._qpos: NDArray[np.float64] = self._batch.bind("qpos")
         self._qvel: NDArray[np.float64] = self._batch.bind("qvel")
@@ -128,6 +128,7 @@ class BatchedPhysics:
         self._joint_qpos = _columns(self._addresses.qpos)
         self._joint_dof = _columns(self._addresses.dof)
         self._home = home_qpos(model)
+        self._kp, self._kd = contract.joint_array("kp"), contract.joint_array("kd")
         self._explicit = contract.actuator.form == "explicit_pd"
         self._law = Actuator(contract, lambda x: torch.as_tensor(x, dtype=torch.float32))
         self._physics_per_pd = round(contract.timing.pd_dt / contract.timing.physics_dt)
@@ -302,23 +303,21 @@ class BatchedPhysics:
         self._gain: NDArray[np.float64] = self._batch.expand("actuator_gainprm")
         self._bias: NDArray[np.float64] = self._batch.expand("actuator_biasprm")
         self._range: NDArray[np.float64] = self._batch.expand("actuator_forcerange")
-        if self._contract.actuator.damping == "joint":
+        if not self._damping_inside:
             self._damping: NDArray[np.float64] = self._batch.expand("dof_damping")
 
     def _set_gains(self, rows: NDArray[np.int64], params: PhysicsParams) -> None:
         """Scale position actuators: strength multiplies gain, bias and force range alike."""
         strength = params.strength.numpy().astype(np.float64)
-        kp = params.kp_scale.numpy() * strength * self._contract.joint_array("kp")
-        kd = params.kd_scale.numpy() * strength * self._contract.joint_array("kd")
+        kp = params.kp_scale.numpy() * strength * self._kp
+        kd = params.kd_scale.numpy() * strength * self._kd
         self._gain[rows, :, 0] = kp
         self._bias[rows, :, 1] = -kp
         self._range[rows] = strength[:, :, None] * self._model.actuator_forcerange
-        if self._contract.actuator.damping == "actuator":
+        if self._damping_inside:
             self._bias[rows, :, 2] = -kd
         else:
-            passive = self._model.dof_damping[self._addresses.dof] - self._contract.joint_array(
-                "kd"
-            )
+            passive = self._model.dof_damping[self._addresses.dof] - self._kd
             self._damping[rows[:, None], self._addresses.dof] = passive + kd
 
     def _mark(self, name: str, rows: NDArray[np.bool_]) -> None:

@@ -17,7 +17,7 @@ from robot_runtime.policy.action import ActionMapper
 from robot_runtime.policy.command import CommandShaper
 from robot_runtime.policy.gait import gait_phase, is_standing, standing_command
 from robot_runtime.policy.observation import ObservationBuilder
-from robot_runtime.policy.rotation import projected_gravity, rotate_inverse
+from robot_runtime.policy.rotation import rotate_inverse
 from robot_runtime.policy.state import PolicyInputs, RobotState
 from trainer.env import Observations, StepResult
 from trainer.envs.config import RobotEnvConfig
@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 # A foot exactly on the ground would touch it or not as rounding wants, [m].
 _START_CLEARANCE = 1e-4
+# Three channels, whether to stand, and how long.
+_COMMAND_DRAWS = 5
 
 
 class RobotEnv:
@@ -282,13 +284,14 @@ class RobotEnv:
         episodes = self._episodes
         rows = _indices(episodes.command_end <= episodes.step)
         if len(rows) and not self._commands_given:
-            self._draw_commands(rows)
+            step = episodes.step[rows]
+            u = uniform(self._keys[rows], Stream.COMMAND, step.numpy(), _COMMAND_DRAWS)
+            self._ask(rows, step, u)
         episodes.command = self._shaper(episodes.asked, episodes.command)
 
-    def _draw_commands(self, rows: NDArray[np.int64]) -> None:
+    def _ask(self, rows: NDArray[np.int64], step: Tensor, u: Tensor) -> None:
+        """Ask rows for new commands, drawn from ``u`` of shape (k, _COMMAND_DRAWS)."""
         episodes, config = self._episodes, self.config.commands
-        step = episodes.step[rows]
-        u = uniform(self._keys[rows], Stream.COMMAND, step.numpy(), 5)
         episodes.asked[rows] = draw_commands(u[:, :4], *self._command_range, config)
         episodes.command_end[rows] = step + self._steps(u[:, 4], config.interval_s)
 
@@ -304,7 +307,7 @@ class RobotEnv:
         asked = episodes.asked[rows]
         episodes.begin(torch.from_numpy(rows))
         self._keys[rows] = row_keys(self._seed, rows, episodes.number.numpy()[rows])
-        sizes = (num_robot_draws(joints), num_start_draws(joints), 1)
+        sizes = (num_robot_draws(joints), num_start_draws(joints), 1, _COMMAND_DRAWS)
         u = uniform(self._keys[rows], Stream.START, 0, sum(sizes)).split(sizes, dim=1)
         self._randomize(rows, u[0])
         self._place(rows, u[1])
@@ -314,7 +317,7 @@ class RobotEnv:
         if self._commands_given:
             episodes.asked[rows] = asked
         else:
-            self._draw_commands(rows)
+            self._ask(rows, torch.zeros(len(rows), dtype=torch.int64), u[3])
         episodes.command[rows] = self._shaper(episodes.asked[rows], episodes.command[rows])
         self._read()
 
@@ -378,7 +381,7 @@ class RobotEnv:
 
     def _fallen(self, inputs: RewardInputs) -> Tensor:
         fall = self.config.fall
-        tilted = inputs.gravity_b[:, 2] > -math.cos(fall.max_tilt)
+        tilted = inputs.cos_tilt < math.cos(fall.max_tilt)
         low = inputs.base_height < fall.min_height
         if not len(self._clear):
             return tilted | low
@@ -395,18 +398,19 @@ class RobotEnv:
         velocity = torch.cat([self._base_lin_vel_b[:, :2], state.base_ang_vel_b[:, 2:]], dim=-1)
         error = velocity - episodes.command
         share = self._contract.timing.control_dt / self.config.rewards.mean_time_s
-        episodes.mean_error = episodes.mean_error + share * (error - episodes.mean_error)
+        episodes.mean_error = torch.lerp(episodes.mean_error, error, share)
         elapsed = self._elapsed()
         deciding = standing_command(self._contract, episodes.command)
         phase = gait_phase(clock, elapsed, deciding, array_namespace(elapsed))
         standing = is_standing(clock, deciding)
         return RewardInputs(
-            command=episodes.command,
             standing=standing,
+            error=error,
+            mean_error=episodes.mean_error,
             base_lin_vel_b=self._base_lin_vel_b,
             base_ang_vel_b=state.base_ang_vel_b,
-            mean_error=episodes.mean_error,
-            gravity_b=projected_gravity(state.base_quat),
+            # R_zz of the rotation matrix.
+            cos_tilt=1.0 - 2.0 * state.base_quat[:, 1:3].square().sum(-1),
             base_height=self._base_height,
             joint_offset=state.joint_pos - self._default,
             joint_vel=state.joint_vel,
@@ -427,9 +431,9 @@ class RobotEnv:
         """Reward of the step and what there is to log."""
         config = self.config.rewards
         terms = evaluate_terms(inputs, config)
-        lin_error = inputs.mean_error[:, :2].norm(dim=-1)
-        ang_error = inputs.mean_error[:, 2].abs()
-        shown = torch.cat([terms, lin_error[:, None], ang_error[:, None]], dim=-1)
+        forward, left, yaw = inputs.mean_error.unbind(-1)
+        errors = torch.stack([torch.hypot(forward, left), yaw.abs()], dim=-1)
+        shown = torch.cat([terms, errors], dim=-1)
         reward = total_reward(terms, terminated, config, self._contract.timing.control_dt)
         if bool(faulty.any()):
             shown = torch.where(faulty[:, None], 0.0, shown)
@@ -454,7 +458,7 @@ class RobotEnv:
         noise = None
         if scale > 0.0:
             u = uniform(self._keys, Stream.SENSOR, episodes.step.numpy(), self._builder.frame_dim)
-            noise = scale * (2.0 * u - 1.0)
+            noise = u.mul_(2.0 * scale).sub_(scale)
         policy = self._builder.compute(inputs, noise)
         foot_height = episodes.foot_pos_w[..., 2] - self._foot_radius
         params = self.physics.params
@@ -478,6 +482,8 @@ class RobotEnv:
         return self._episodes.step.to(torch.float64) * self._contract.timing.control_dt
 
     def _out(self, obs: Observations) -> Observations:
+        if self.device.type == "cpu":
+            return obs
         return {name: value.to(self.device) for name, value in obs.items()}
 
 

@@ -35,7 +35,8 @@ class TargetQueue:
         self._filter = contract.actuator.target_filter
         driven = {term.kind for term in contract.action.terms} | {"position"}
         self._kinds = tuple(kind for kind in _KINDS if kind in driven)
-        shape = (num_envs, len(self._kinds), len(contract.joints))
+        self._joints = len(contract.joints)
+        shape = (num_envs, len(self._kinds) * self._joints)
         self._past = torch.zeros(self._depth + 1, *shape)
         self._filtered = torch.zeros(shape)
         self._fresh = torch.ones(num_envs, dtype=torch.bool)
@@ -53,11 +54,12 @@ class TargetQueue:
     def push(self, targets: JointTargets) -> None:
         """Add the targets of a policy step, each of shape (num_envs, num_joints)."""
         self._given = targets
-        new = torch.stack([getattr(targets, kind) for kind in self._kinds], dim=1)
+        parts = [getattr(targets, kind) for kind in self._kinds]
+        new = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
         if self._depth == 0:
             self._past = new.unsqueeze(0)
             return
-        past = torch.where(self._fresh[:, None, None], new, self._past[:-1])
+        past = torch.where(self._fresh.unsqueeze(-1), new, self._past[:-1])
         self._past = torch.cat([new.unsqueeze(0), past])
         self._fresh = torch.zeros_like(self._fresh)
 
@@ -68,17 +70,20 @@ class TargetQueue:
             pd_step: Number of the period within the policy step, from 0.
         """
         assert self._given is not None, "push comes before at"
+        # A target k policy steps old is in effect from pd_step + k * decimation = delay on.
         current = self._past[0]
-        if self._depth:
-            # A target k policy steps old is in effect from pd_step + k * decimation = delay on.
+        if self._depth == 1:
+            current = torch.where((self.delay > pd_step).unsqueeze(-1), self._past[1], current)
+        elif self._depth:
             age = (self.delay - pd_step + self._decimation - 1) // self._decimation
             current = self._past[age.clamp_(0, self._depth), self._rows]
         if self._filter < 1.0:
-            old = torch.where(self._unfiltered[:, None, None], current, self._filtered)
+            old = torch.where(self._unfiltered.unsqueeze(-1), current, self._filtered)
             current = self._filter * current + (1.0 - self._filter) * old
             self._filtered = current
             self._unfiltered = torch.zeros_like(self._unfiltered)
-        delayed = {kind: current[:, i] for i, kind in enumerate(self._kinds)}
+        parts = current.split(self._joints, dim=-1)
+        delayed = dict(zip(self._kinds, parts, strict=True))
         # What no action drives is the same at all times.
         rest = {k: getattr(self._given, k) for k in _KINDS if k not in delayed}
         return JointTargets(**delayed, **rest)
