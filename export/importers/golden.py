@@ -151,37 +151,47 @@ def _names(record: Record, key: str, absent: tuple[str, ...]) -> list[str]:
     return [str(name) for name in record.arrays[key].ravel()]
 
 
-def _columns(record: Record, key: str, contract: PolicyContract, what: str) -> list[int]:
-    """Where the contract's joints stand among the record's."""
-    found = _names(record, key, contract.joint_names)
+def _columns(record: Record, contract: PolicyContract) -> list[int]:
+    """Where the contract's joints stand among those of ``qpos``."""
+    found = _names(record, "all_joints", contract.joint_names)
     missing = [name for name in contract.joint_names if name not in found]
     if missing:
         raise BadInput(
-            f"{record.name}: {what} have no joint '{missing[0]}' of the policy; they have "
-            f"{shorten(found)}"
+            f"{record.name}: the columns of qpos have no joint '{missing[0]}' of the policy; they "
+            f"have {shorten(found)}"
         )
     return [found.index(name) for name in contract.joint_names]
+
+
+def _shared(record: Record, contract: PolicyContract, what: str) -> dict[int, int]:
+    """Column of the record's targets and gains by the contract's joint, of those it has."""
+    found = _names(record, "joints", contract.joint_names)
+    shared = {i: found.index(name) for i, name in enumerate(contract.joint_names) if name in found}
+    if not shared:
+        raise BadInput(
+            f"{record.name}: {what} have no joint of the policy; they have {shorten(found)}"
+        )
+    return shared
 
 
 def _check_gains(record: Record, contract: PolicyContract) -> None:
     for field in ("kp", "kd"):
         if field not in record.arrays or record.arrays[field].dtype.kind not in "fiu":
             continue
-        columns = _columns(record, "joints", contract, "its gains")
-        recorded = record.arrays[field].astype(np.float64).ravel()[columns]
+        recorded = record.arrays[field].astype(np.float64).ravel()
         ours = contract.joint_array(field)
-        wrong = np.flatnonzero(np.abs(recorded - ours) > 1e-6 * np.maximum(1.0, np.abs(ours)))
-        if len(wrong):
-            i = int(wrong[0])
-            raise Refused(
-                f"{record.name} was recorded with {field} = {recorded[i]:g} of joint "
-                f"'{contract.joint_names[i]}', the policy's is {ours[i]:g}"
-            )
+        for i, column in _shared(record, contract, "its gains").items():
+            if column >= len(recorded) or abs(recorded[column] - ours[i]) > 1e-6 * max(1, ours[i]):
+                said = f"{recorded[column]:g}" if column < len(recorded) else "nothing"
+                raise Refused(
+                    f"{record.name} was recorded with {field} = {said} of joint "
+                    f"'{contract.joint_names[i]}', the policy's is {ours[i]:g}"
+                )
 
 
 def _inputs(record: Record, contract: PolicyContract) -> TraceInputs:
     rows = record.rows
-    columns = _columns(record, "all_joints", contract, "the columns of qpos")
+    columns = _columns(record, contract)
     qpos = record.arrays["qpos"][:rows].astype(np.float64)
     qvel = record.arrays["qvel"][:rows].astype(np.float64)
     width = len(_names(record, "all_joints", contract.joint_names))
@@ -257,10 +267,13 @@ def _as_trace(
     for key, field in (("target", "target_pos"), ("dtarget", "target_vel")):
         values = arrays.get(key)
         if values is not None and values.ndim == 2 and len(values) >= rows:
-            columns = _columns(record, "joints", contract, "its targets")
-            picked = values[:rows, columns].astype(np.float32)
-            if np.isfinite(picked).all():
-                changes[field] = picked
+            shared = _shared(record, contract, "its targets")
+            if max(shared.values()) >= values.shape[1]:
+                raise BadInput(f"{record.name}: '{key}' has {values.shape[1]} columns")
+            merged = getattr(given, field).copy()
+            merged[:, list(shared)] = values[:rows, list(shared.values())]
+            if np.isfinite(merged).all():
+                changes[field] = merged
     return dataclasses.replace(given, **changes)
 
 

@@ -44,8 +44,8 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     graph = foreign.graph(_network(foreign, policy), frame * history["length"])
     sheet.state("name", name.replace("/", "-"), "file", f"{policy.name}")
     sheet.state("hint.robot", name.split("/")[0], "file", policy.name)
-    step, n = base.number("dt"), base.count("decimation")
-    where = base.where("dt")
+    step, n = both.number("dt"), both.count("decimation")
+    where = _where(base, policy, "dt")
     sheet.state("timing.control_dt", round(step * n, 12), "file", f"{where} x decimation")
     # The stack computes no PD in between: motors do, and its simulators at their own step.
     sheet.ask("timing.pd_dt", "period of the PD in simulation, [s]", *_steps(foreign, step))

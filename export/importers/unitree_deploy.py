@@ -206,9 +206,8 @@ def _block(sheet: Sheet, group: Table, period: float) -> dict[str, Any]:
             continue
         entry = group.table(name)
         terms.append(_term(sheet, name, entry, scale_first, period))
-        lengths.append(entry.count("history_length") if "history_length" in entry else 1)
-    if min(lengths) < 1:
-        raise BadInput(f"{group.name}: history_length below 1")
+        # Isaac Lab's 0 and 1 are both no history.
+        lengths.append(max(1, entry.count("history_length") if "history_length" in entry else 1))
     if group.flag("use_gym_history", absent=False):
         if len(set(lengths)) != 1:
             raise BadInput(f"{group.name}: use_gym_history with history lengths {lengths}")
