@@ -16,10 +16,10 @@ from export.importers.motion_graph import (
     OBSERVATION,
     STATES,
     MotionLayout,
-    MotionReference,
     compose,
     observation_input,
 )
+from export.importers.motion_reference import MotionReference
 from export.importers.reading import shorten
 from export.importers.sheet import Sheet
 from export.importers.shorthand import term

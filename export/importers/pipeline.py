@@ -24,14 +24,15 @@ from export.importers import (
     unitree_deploy,
     unitree_rl_gym,
 )
-from export.importers.assemble import COLUMNS, Assembled, assemble
+from export.importers.answers import read_answers
+from export.importers.assemble import Assembled, assemble
 from export.importers.checks import check_contract
 from export.importers.foreign import Foreign, expand
 from export.importers.gate import ImportGate, run_import_gate
 from export.importers.golden import Record, Replayed, read_record, replay_record
 from export.importers.graph import Graph, OnnxReference
 from export.importers.model import read_model_facts
-from export.importers.reading import one_line, parse_yaml_value, read_yaml, show
+from export.importers.reading import one_line
 from export.importers.sheet import Sheet
 from robot_runtime.errors import BadInput
 from robot_runtime.policy.contract import PolicyContract
@@ -175,67 +176,6 @@ def import_policy(request: Request) -> Imported:
         gate=gate,
         replayed=replayed,
     )
-
-
-def read_answers(files: tuple[Path, ...], settings: tuple[str, ...]) -> dict[str, tuple[Any, str]]:
-    """What the user says, by path, with the place where it is said.
-
-    Args:
-        files: YAML files; a section's fields may be nested or written with dots.
-        settings: ``PATH=VALUE`` texts, values as YAML; they win over files.
-
-    Raises:
-        BadInput: Not readable, a setting without ``=``, or a section that does not exist.
-    """
-    answers: dict[str, tuple[Any, str]] = {}
-    for path in files:
-        for key, value in read_yaml(path).data.items():
-            answers.update(_flat(key, value, path.name))
-    for setting in settings:
-        key, sign, text = setting.partition("=")
-        if not sign or not key.strip():
-            raise BadInput(f"--set {setting}: expected PATH=VALUE")
-        value = parse_yaml_value(text.encode(), f"--set {key}")
-        answers.update(_flat(key.strip(), value, "--set"))
-    for key in answers:
-        if key.partition(".")[0] not in _SECTIONS:
-            raise BadInput(f"{key}: no such field; sections are {', '.join(_SECTIONS)}")
-    return answers
-
-
-_NESTED = (
-    "robot",
-    "joints",
-    "timing",
-    "actuator",
-    "action",
-    "commands",
-    "phase",
-    "imu",
-    "network",
-    "motion",
-)
-_SECTIONS = (*_NESTED, "name", "observation", "motors", "keyframe", "actuators")
-
-
-def _flat(key: str, value: Any, where: str) -> dict[str, tuple[Any, str]]:
-    """A section's fields as paths; a list of joints or of action terms may stand directly."""
-    if key == "joints" and isinstance(value, list):
-        return {"joints.names": (value, where)}
-    if key == "action" and isinstance(value, list):
-        return {"action.terms": (value, where)}
-    if key == "joints" and isinstance(value, dict):
-        fields: dict[str, tuple[Any, str]] = {}
-        for name, inner in value.items():
-            fields |= _flat(f"joints.{name}", inner, where)
-        return fields
-    if key.startswith("joints.") and isinstance(value, dict) and set(value) <= set(COLUMNS):
-        return {f"{key}.{field}": (number, where) for field, number in value.items()}
-    if key in _NESTED and isinstance(value, dict):
-        return {f"{key}.{name}": (inner, where) for name, inner in value.items()}
-    if key in _NESTED:
-        raise BadInput(f"{where}: {key}: expected fields, found {show(value)}")
-    return {key: (value, where)}
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export import Dim
 
-from export.importers.graph import Graph, check_bounds, make_graph
+from export.importers.bounds import check_bounds
+from export.importers.graph import Graph, make_graph
 from export.importers.reading import one_line, read_bytes, shorten
+from export.importers.walker import Walker
 from robot_runtime.errors import BadInput, Refused
 from robot_runtime.policy.spec import RecurrentState
 
 _MAX_UNPACKED = 2**30
-_MAX_STEPS = 100_000
 _OPSET, _IR_VERSION = 18, 8
 
 
@@ -114,50 +114,6 @@ class ScriptReference:
         return np.array(action.reshape(-1).numpy(), np.float32)
 
 
-class Walker:
-    """Runs the inlined graph of a TorchScript module with operators of torch, node by node.
-
-    Attributes:
-        graph: The graph.
-        buffers: The module's tensors that are no parameters, by path.
-        written: Paths of the tensors that the last run overwrote.
-    """
-
-    def __init__(self, script: torch.jit.ScriptModule) -> None:
-        """Take a module."""
-        self._root: Any = script._c
-        self.graph: Any = script.inlined_graph
-        self.buffers: dict[str, Tensor] = {
-            path.replace(".", "/"): value for path, value in script.named_buffers()
-        }
-        self.written: set[str] = set()
-
-    def run(self, obs: Tensor, states: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run one step.
-
-        Args:
-            obs: Observations, shape ``(B, observation_dim)``.
-            states: Values of buffers by path; the others have the module's own.
-
-        Returns:
-            The action, and the buffers as the graph leaves them.
-        """
-        frame = _Frame(self._root, {k: v.clone() for k, v in {**self.buffers, **states}.items()})
-        before = {path: (value, value._version) for path, value in frame.tensors.items()}
-        inputs = list(self.graph.inputs())
-        values: dict[str, Any] = {inputs[0].debugName(): _Module(self._root, "")}
-        values[inputs[1].debugName()] = obs
-        frame.run(self.graph.nodes(), values)
-        (output,) = (values[out.debugName()] for out in self.graph.outputs())
-        self.written = {
-            path
-            for path, value in frame.tensors.items()
-            if value is not before[path][0] or value._version != before[path][1]
-        }
-        action = output[0] if isinstance(output, tuple) else output
-        return action, frame.tensors
-
-
 class _Explicit(nn.Module):
     """A walker whose state goes in and out."""
 
@@ -170,154 +126,6 @@ class _Explicit(nn.Module):
         given = dict(zip(self._states, states, strict=True))
         action, after = self._walker.run(obs, given)
         return (action, *(after[name] for name in self._states))
-
-
-class _Module:
-    """A module inside the graph: its own object and the path to it."""
-
-    def __init__(self, inner: Any, path: str) -> None:
-        self.inner = inner
-        self.path = path
-
-
-class _Frame:
-    """One run of the graph: the tensors of the module, and how many nodes it took."""
-
-    def __init__(self, root: Any, tensors: dict[str, Tensor]) -> None:
-        self.root = root
-        self.tensors = tensors
-        self.steps = 0
-
-    def run(self, nodes: Iterator[Any], values: dict[str, Any]) -> None:
-        for node in nodes:
-            self.steps += 1
-            if self.steps > _MAX_STEPS:
-                raise BadInput("the TorchScript graph takes more steps than any policy needs")
-            results = self._run(node, values)
-            for output, result in zip(node.outputs(), results, strict=True):
-                values[output.debugName()] = result
-
-    def _run(self, node: Any, values: dict[str, Any]) -> tuple[Any, ...]:
-        kind = node.kind()
-        if kind == "prim::Constant":
-            return (_constant(node),)
-        if kind == "prim::If":
-            condition = values[next(node.inputs()).debugName()]
-            block = list(node.blocks())[0 if bool(condition) else 1]
-            self.run(block.nodes(), values)
-            return tuple(values[out.debugName()] for out in block.outputs())
-        if kind == "prim::Loop":
-            return self._loop(node, values)
-        arguments = [values[value.debugName()] for value in node.inputs()]
-        if kind == "prim::GetAttr":
-            return (self._attribute(arguments[0], node.s("name")),)
-        if kind == "prim::SetAttr":
-            self._set(arguments[0], node.s("name"), arguments[1])
-            return ()
-        if kind in ("prim::TupleUnpack", "prim::ListUnpack"):
-            return tuple(arguments[0])
-        if kind in _PYTHON:
-            return (_PYTHON[kind](*arguments),)
-        return _operator(node, kind, arguments)
-
-    def _loop(self, node: Any, values: dict[str, Any]) -> tuple[Any, ...]:
-        """A loop: trip count, condition, carried values; its block gives the condition anew."""
-        most, condition, *carried = [values[value.debugName()] for value in node.inputs()]
-        (block,) = node.blocks()
-        counter, *places = block.inputs()
-        turn = 0
-        while turn < int(most) and bool(condition):
-            values[counter.debugName()] = turn
-            for place, value in zip(places, carried, strict=True):
-                values[place.debugName()] = value
-            self.run(block.nodes(), values)
-            condition, *carried = [values[out.debugName()] for out in block.outputs()]
-            turn += 1
-        return tuple(carried)
-
-    def _attribute(self, owner: _Module, name: str) -> Any:
-        path = f"{owner.path}/{name}" if owner.path else name
-        if path in self.tensors:
-            return self.tensors[path]
-        value = owner.inner.getattr(name)
-        return _Module(value, path) if isinstance(value, torch._C.ScriptObject) else value
-
-    def _set(self, owner: _Module, name: str, value: Any) -> None:
-        path = f"{owner.path}/{name}" if owner.path else name
-        if not isinstance(value, Tensor) or path not in self.tensors:
-            raise BadInput(
-                f"the TorchScript graph keeps something in '{path}' that is no buffer of numbers: "
-                "its state cannot be made explicit"
-            )
-        self.tensors[path] = value
-
-
-def _constant(node: Any) -> Any:
-    """The value of a constant; functions, which inlining has left unused, become None."""
-    try:
-        return node.output().toIValue()
-    except RuntimeError:
-        return None
-
-
-def _operator(node: Any, kind: str, arguments: list[Any]) -> tuple[Any, ...]:
-    """Run an operator of torch, with the overload that the graph names."""
-    space, _, name = kind.partition("::")
-    if space != "aten":
-        raise BadInput(f"the TorchScript graph calls {kind}, which is no operator on tensors")
-    try:
-        schema: Any = torch._C.parse_schema(node.schema())
-        operator = getattr(getattr(torch.ops.aten, name), schema.overload_name or "default")
-        pairs = list(zip(schema.arguments, arguments, strict=True))
-        result = operator(
-            *(value for argument, value in pairs if not argument.kwarg_only),
-            **{argument.name: value for argument, value in pairs if argument.kwarg_only},
-        )
-    except (AttributeError, NotImplementedError):
-        raise BadInput(f"the TorchScript graph calls {kind}, which cannot be converted") from None
-    return tuple(result) if len(list(node.outputs())) != 1 else (result,)
-
-
-def _raise(message: Any, *_: Any) -> Any:
-    raise BadInput(f"the TorchScript graph refuses its input: {one_line(message)}")
-
-
-def _format(pattern: str, *values: Any) -> str:
-    return f"{pattern} {shorten(list(values))}"
-
-
-def _number(value: Any) -> Any:
-    return value.item() if isinstance(value, Tensor) else value
-
-
-_PYTHON: dict[str, Callable[..., Any]] = {
-    "prim::ListConstruct": lambda *items: list(items),
-    "prim::TupleConstruct": lambda *items: tuple(items),
-    "prim::TupleIndex": lambda items, index: items[index],
-    "prim::Uninitialized": lambda: None,
-    "prim::unchecked_cast": lambda value: value,
-    "prim::RaiseException": _raise,
-    "prim::device": lambda value: value.device,
-    "prim::dtype": lambda value: value.dtype,
-    "prim::is_cuda": lambda value: value.is_cuda,
-    "prim::NumToTensor": torch.tensor,
-    "prim::min": min,
-    "prim::max": max,
-    "aten::__is__": lambda left, right: left is right,
-    "aten::__isnot__": lambda left, right: left is not right,
-    "aten::__not__": lambda value: not value,
-    "aten::__getitem__": lambda items, index: items[index],
-    "aten::__contains__": lambda items, item: item in items,
-    "aten::size": lambda value, *dim: value.shape[dim[0]] if dim else list(value.shape),
-    "aten::dim": lambda value: value.dim(),
-    "aten::len": len,
-    "aten::list": list,
-    "aten::format": _format,
-    "aten::warn": lambda *_: None,
-    "aten::Int": lambda value: int(_number(value)),
-    "aten::Float": lambda value: float(_number(value)),
-    "aten::Bool": lambda value: bool(_number(value)),
-}
 
 
 def _probe(
