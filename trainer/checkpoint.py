@@ -101,7 +101,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     content = {item.name: getattr(checkpoint, item.name) for item in dataclasses.fields(checkpoint)}
     content["config"] = config_to_plain(checkpoint.config)
     content = {"format": FORMAT, "schema": SCHEMA, **content}
-    plain = _plain(content, "checkpoint")
+    plain = to_plain(content, "checkpoint")
     with atomic_write(path) as temporary:
         torch.save(plain, temporary)
 
@@ -269,7 +269,7 @@ def read_archive(path: Path) -> dict[str, Any]:
     return content
 
 
-def _plain(value: object, where: str) -> Any:
+def to_plain(value: object, where: str) -> Any:
     """Copy tensors to the CPU and containers as they are; refuse everything else by its place."""
     if isinstance(value, Tensor):
         # A clone: torch.save would write the whole storage behind a view.
@@ -277,9 +277,9 @@ def _plain(value: object, where: str) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
+        return {key: to_plain(item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
-        items = [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        items = [to_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
         return items if isinstance(value, list) else tuple(items)
     raise TypeError(
         f"{where} is a {type(value).__name__}; a checkpoint holds tensors and plain containers"

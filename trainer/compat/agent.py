@@ -1,0 +1,219 @@
+"""Our agent under the names of rsl_rl 5, and back: weights, normalizers and Adam's moments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robot_runtime.errors import BadInput
+from trainer.compat.adam import AdamSlot, AdamState
+from trainer.compat.infer import infer_architecture
+from trainer.compat.layout import LOG_STD, MLP, NORMALIZER, RNN, SCALAR_STD
+from trainer.compat.models import Hints
+from trainer.networks.actor_critic import Actor, Critic
+from trainer.normalizer import RunningNormalizer
+from trainer.ppo import PPO
+from trainer.rsl_rl_checkpoints import ForeignCheckpoint
+
+ROLES = ("actor", "critic")
+
+_PREFIXES = {"net.": MLP, "rnn.": RNN}
+"""Prefixes of our parameters and of theirs; the deviation and the normalizer are apart."""
+
+_STD = "distribution.param"
+
+
+def foreign_of(
+    agent: PPO, *, activation: str, iteration: int, infos: Any = None
+) -> ForeignCheckpoint:
+    """Return the state of an agent as a checkpoint of rsl_rl 5.
+
+    Args:
+        agent: The agent.
+        activation: Nonlinearity of its networks.
+        iteration: Index of its last iteration.
+        infos: What to keep beside it.
+    """
+    hints = Hints(activation=activation)
+    weights = {role: _theirs(_module(agent, role)) for role in ROLES}
+    shapes = {role: infer_architecture(role, state, hints, None) for role, state in weights.items()}
+    return ForeignCheckpoint(
+        layout="surefoot",
+        weights=weights,
+        shapes=shapes,
+        hints=hints,
+        iteration=iteration,
+        infos=infos,
+        optimizer=_adam_of(agent),
+    )
+
+
+def load_foreign(
+    agent: PPO, checkpoint: ForeignCheckpoint, parts: frozenset[str], *, strict: bool
+) -> None:
+    """Put parts of a checkpoint into an agent, all of them or none.
+
+    Args:
+        agent: The agent.
+        checkpoint: The checkpoint.
+        parts: Among `actor`, `critic` and `optimizer`.
+        strict: Whether both have to have the same parameters; else what is in both is taken.
+
+    Raises:
+        BadInput: A part is missing, names differ and `strict` is on, or shapes differ.
+    """
+    state = agent.state_dict()
+    for role in ROLES:
+        if role in parts:
+            if role not in checkpoint.weights:
+                raise BadInput(
+                    f"the checkpoint has no {role}; it has: {', '.join(checkpoint.weights)}"
+                )
+            module = _module(agent, role)
+            state[role] = _ours(role, checkpoint.weights[role], module, strict)
+    if "optimizer" in parts:
+        if checkpoint.optimizer is None:
+            raise BadInput("the checkpoint has no optimizer state")
+        state["optimizer"] = _optimizer_state(agent, checkpoint.optimizer, strict)
+    agent.load_state_dict(state)
+
+
+def _module(agent: PPO, role: str) -> Actor | Critic:
+    return agent.actor if role == "actor" else agent.critic
+
+
+def _their_name(name: str, module: nn.Module) -> str:
+    """Return the name of one of our parameters in rsl_rl 5."""
+    if name == _STD:
+        assert isinstance(module, Actor)
+        return LOG_STD if module.distribution.kind == "log" else SCALAR_STD
+    for ours, theirs in _PREFIXES.items():
+        if name.startswith(ours):
+            return theirs + name.removeprefix(ours)
+    raise BadInput(f"parameter '{name}' has no counterpart in rsl_rl")
+
+
+def _theirs(module: Actor | Critic) -> dict[str, Tensor]:
+    """Return the weights and statistics of a network under their names."""
+    state = {
+        _their_name(name, module): value.detach().cpu().clone()
+        for name, value in module.named_parameters()
+    }
+    normalizer = module.normalizer
+    if isinstance(normalizer, RunningNormalizer):
+        statistics = {
+            "_mean": normalizer.mean.float().unsqueeze(0),
+            "_var": normalizer.var.float().unsqueeze(0),
+            "_std": normalizer.var.sqrt().float().unsqueeze(0),
+            "count": normalizer.count.round().long(),
+        }
+        state |= {NORMALIZER + name: x.detach().cpu().clone() for name, x in statistics.items()}
+    return state
+
+
+def _ours(
+    role: str, theirs: Mapping[str, Tensor], module: Actor | Critic, strict: bool
+) -> dict[str, Tensor]:
+    """Return the state dict of a network of ours with their numbers in it."""
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    names = {_their_name(name, module): name for name, _ in module.named_parameters()}
+    normalizer = module.normalizer
+    statistics = {key for key in theirs if key.startswith(NORMALIZER)}
+    expected = set(names)
+    if isinstance(normalizer, RunningNormalizer):
+        expected |= {NORMALIZER + name for name in ("_mean", "_var", "_std", "count")}
+    missing, strange = sorted(expected - set(theirs)), sorted(set(theirs) - expected)
+    if strict and (missing or strange):
+        raise BadInput(
+            f"{role}: the checkpoint lacks {missing or 'nothing'} and has {strange or 'nothing'} "
+            "that the configured network does not have (strict=False takes what both have)"
+        )
+    for key, name in names.items():
+        if key in theirs:
+            if theirs[key].shape != state[name].shape:
+                raise BadInput(
+                    f"{role}: '{key}' has shape {tuple(theirs[key].shape)} in the checkpoint and "
+                    f"{tuple(state[name].shape)} in the configured network"
+                )
+            state[name] = theirs[key].to(state[name])
+    if isinstance(normalizer, RunningNormalizer) and statistics:
+        state |= _statistics(role, theirs, normalizer)
+    return state
+
+
+def _statistics(
+    role: str, theirs: Mapping[str, Tensor], normalizer: RunningNormalizer
+) -> dict[str, Tensor]:
+    mean, var, std = (
+        theirs[f"{NORMALIZER}{name}"].squeeze(0) for name in ("_mean", "_var", "_std")
+    )
+    if mean.shape != normalizer.mean.shape:
+        raise BadInput(
+            f"{role}: the checkpoint's normalizer is {len(mean)} long, the configured network's "
+            f"{len(normalizer.mean)}"
+        )
+    values = {
+        "mean": mean,
+        "var": var,
+        "count": theirs[f"{NORMALIZER}count"],
+        "center": mean,
+        "scale": std + normalizer.eps,
+    }
+    own = normalizer.state_dict()
+    return {f"normalizer.{name}": value.to(own[name]) for name, value in values.items()}
+
+
+def _names(agent: PPO) -> list[str]:
+    """Return ``role/name`` of every parameter in the order of our optimizer."""
+    return [
+        f"{role}/{_their_name(name, _module(agent, role))}"
+        for role in ROLES
+        for name, _ in _module(agent, role).named_parameters()
+    ]
+
+
+def _adam_of(agent: PPO) -> AdamState:
+    state = agent.state_dict()["optimizer"]
+    (group,) = state["param_groups"]
+    names = _names(agent)
+    slots = {
+        names[i]: AdamSlot(
+            step=float(slot["step"]),
+            exp_avg=slot["exp_avg"].cpu().clone(),
+            exp_avg_sq=slot["exp_avg_sq"].cpu().clone(),
+        )
+        for i, slot in state["state"].items()
+    }
+    return AdamState(
+        lr=float(group["lr"]),
+        betas=tuple(group["betas"]),
+        eps=float(group["eps"]),
+        weight_decay=float(group["weight_decay"]),
+        names=tuple(names),
+        slots=slots,
+    )
+
+
+def _optimizer_state(agent: PPO, adam: AdamState, strict: bool) -> dict[str, Any]:
+    """Return the state dict of our optimizer with their moments in it."""
+    state, names = agent.state_dict()["optimizer"], _names(agent)
+    if strict and set(adam.names) != set(names):
+        differ = sorted(set(adam.names) ^ set(names))
+        raise BadInput(f"optimizer: the checkpoint and the configured networks differ in {differ}")
+    parameters = [p for role in ROLES for p in _module(agent, role).parameters()]
+    slots: dict[int, dict[str, Tensor]] = {}
+    for i, (name, parameter) in enumerate(zip(names, parameters, strict=True)):
+        slot = adam.slots.get(name)
+        if slot is not None and slot.exp_avg.shape == parameter.shape:
+            slots[i] = {
+                "step": torch.tensor(slot.step, device=parameter.device),
+                "exp_avg": slot.exp_avg.to(parameter),
+                "exp_avg_sq": slot.exp_avg_sq.to(parameter),
+            }
+    # The settings of the group stay ours, but for the learning rate.
+    (group,) = state["param_groups"]
+    group = {**group, "lr": torch.tensor(adam.lr, device=agent.device)}
+    return {"state": slots, "param_groups": [group]}

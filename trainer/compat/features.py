@@ -1,0 +1,48 @@
+"""What configurations for rsl_rl may ask for and the runner does not have, in one table."""
+
+from __future__ import annotations
+
+MISSING: dict[str, str] = {
+    "recurrent": "there are no recurrent networks",
+    "convolutional": "there are no convolutional networks",
+    "state_dependent_std": "the deviation is the same in every state",
+    "beta": "there is no Beta distribution",
+    "fixed_std": "the deviation is always learned",
+    "deterministic": "an actor without a distribution cannot explore",
+    "rnd": "there is no random network distillation",
+    "symmetry": "augmentation functions are not read; tasks of our own have mirror tables",
+    "distillation": "there is no distillation",
+    "amp": "there are no adversarial motion priors",
+    "optimizer": "there is only Adam",
+    "two_activations": "actor and critic share one activation",
+    "two_normalizations": "actor and critic are either both normalized or neither is",
+    "activation": "there is no such activation",
+    "custom_class": "only classes of rsl_rl are known",
+    "cuda_graphs": "compilation with CUDA graphs, as rsl_rl refuses it as well",
+    "multi_gpu": "there is one process",
+}
+"""Features by name, with what is said where a configuration asks for one.
+
+Whoever builds a feature takes its entry out and maps its settings in `trainer.compat.settings`.
+"""
+
+CLASSES: dict[str, str] = {
+    "OnPolicyRunner": "",
+    "PPO": "",
+    "ActorCritic": "",
+    "MLPModel": "",
+    "GaussianDistribution": "",
+    "ActorCriticRecurrent": "recurrent",
+    "RNNModel": "recurrent",
+    "ActorCriticCNN": "convolutional",
+    "CNNModel": "convolutional",
+    "HeteroscedasticGaussianDistribution": "state_dependent_std",
+    "BetaDistribution": "beta",
+    "DistillationRunner": "distillation",
+    "Distillation": "distillation",
+    "StudentTeacher": "distillation",
+    "StudentTeacherRecurrent": "distillation",
+    "AMPPPO": "amp",
+    "AMPOnPolicyRunner": "amp",
+}
+"""Classes that configurations name, and the feature each one is; the empty one is always there."""

@@ -1,0 +1,245 @@
+"""The networks in configurations of rsl_rl: `policy` of 2 and 3, `actor`, `critic` of 4 and 5."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainer.compat.report import Reports
+from trainer.config import NetworkConfig
+
+ACTIVATIONS: dict[str, Literal["elu", "relu", "silu", "tanh"]] = {
+    "elu": "elu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+"""rsl_rl's names of the activations that networks of ours have."""
+
+HIDDEN = (256, 256, 256)
+"""Hidden layers where a configuration says nothing, in all releases."""
+
+STD_RANGE = (1e-6, 1e6)
+"""Bounds of the deviation in release 5."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSettings:
+    """Both networks.
+
+    Attributes:
+        actor_hidden: Widths of the actor's hidden layers; -1 stands for the observation's length.
+        critic_hidden: The same of the critic.
+        activation: Between the layers.
+        normalize_obs: Whether observations are normalized.
+        std_kind: What is learned, the deviation or its logarithm.
+        init_std: Deviation at the start.
+        std_range: Bounds of the deviation.
+        old: Whether the configuration is one of release 2 or 3.
+    """
+
+    actor_hidden: tuple[int, ...]
+    critic_hidden: tuple[int, ...]
+    activation: Literal["elu", "relu", "silu", "tanh"]
+    normalize_obs: bool
+    std_kind: Literal["log", "scalar"]
+    init_std: float
+    std_range: tuple[float, float]
+    old: bool
+
+    def network(self, actor_dim: int, critic_dim: int) -> NetworkConfig:
+        """Return the settings of our networks.
+
+        Args:
+            actor_dim: Length of what the actor sees.
+            critic_dim: Length of what the critic sees.
+        """
+        low, high = self.std_range
+        return NetworkConfig(
+            actor_hidden=tuple(actor_dim if n == -1 else n for n in self.actor_hidden),
+            critic_hidden=tuple(critic_dim if n == -1 else n for n in self.critic_hidden),
+            activation=self.activation,
+            init_std=self.init_std,
+            min_std=max(low, STD_RANGE[0]),
+            max_std=high,
+            std_kind=self.std_kind,
+            normalize_obs=self.normalize_obs,
+            # rsl_rl does not bound normalized observations, and files for it cannot say a bound.
+            obs_clip=0.0,
+            norm_eps=0.01,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Model:
+    """One network as its section has it."""
+
+    hidden: tuple[int, ...]
+    activation: str
+    normalize: bool
+
+
+class _Section:
+    """A section of a configuration whose keys are taken one by one."""
+
+    def __init__(self, name: str, values: Mapping[str, Any], reports: Reports) -> None:
+        self.name = name
+        self._values = dict(values)
+        self._reports = reports
+
+    def take(self, key: str, default: Any, note: str) -> Any:
+        """Return a setting, report it, and forget it."""
+        path = f"{self.name}.{key}"
+        if self._values.get(key) is None:
+            self._values.pop(key, None)
+            self._reports.add(path, default, "default", note)
+            return default
+        value = self._values.pop(key)
+        self._reports.add(path, value, "mapped", note)
+        return value
+
+    def pop(self, key: str) -> Any:
+        """Return a setting, None where it is absent, without a report."""
+        return self._values.pop(key, None)
+
+    def rest(self) -> None:
+        """Refuse what was not taken, unless it is switched off."""
+        for key, value in self._values.items():
+            path = f"{self.name}.{key}"
+            if key.startswith("rnn_"):
+                self._reports.lack("recurrent", path, value)
+            elif key.startswith("cnn"):
+                self._reports.lack("convolutional", path, value)
+            elif value is None or value is False:
+                self._reports.add(path, value, "ignored", "switched off")
+            else:
+                self._reports.add(path, value, "refused", "no release of rsl_rl has this setting")
+
+
+def read_models(config: Mapping[str, Any], reports: Reports) -> ModelSettings:
+    """Read both networks.
+
+    Args:
+        config: The whole configuration.
+        reports: Takes what became of each key.
+    """
+    if config.get("actor") is None and config.get("policy") is not None:
+        return _read_policy(config, reports)
+    if config.get("policy") is not None:
+        note = "'actor' and 'critic' take its place"
+        reports.add("policy", "...", "ignored", note)
+    whole = config.get("empirical_normalization")
+    if whole is not None:
+        note = "obs_normalization of actor and critic takes its place"
+        reports.add("empirical_normalization", whole, "ignored", note)
+    return _read_actor_critic(config, reports)
+
+
+def _read_policy(config: Mapping[str, Any], reports: Reports) -> ModelSettings:
+    """Read the section of releases 2 and 3."""
+    section = _Section("policy", config["policy"], reports)
+    reports.name_class("policy.class_name", section.pop("class_name") or "ActorCritic")
+    actor_hidden = section.take("actor_hidden_dims", HIDDEN, "network.actor_hidden")
+    critic_hidden = section.take("critic_hidden_dims", HIDDEN, "network.critic_hidden")
+    activation = section.take("activation", "elu", "network.activation")
+    init_std = section.take("init_noise_std", 1.0, "network.init_std")
+    kind = section.take("noise_std_type", "scalar", "network.std_kind")
+    _dependent(section, reports)
+    # Release 2 normalizes in the runner, release 3 in the networks.
+    whole = config.get("empirical_normalization")
+    if whole is not None:
+        reports.add("empirical_normalization", whole, "mapped", "network.normalize_obs")
+    actor = section.take("actor_obs_normalization", bool(whole), "network.normalize_obs")
+    critic = section.take("critic_obs_normalization", bool(whole), "network.normalize_obs")
+    section.rest()
+    models = [
+        _Model(hidden=tuple(actor_hidden), activation=activation, normalize=bool(actor)),
+        _Model(hidden=tuple(critic_hidden), activation=activation, normalize=bool(critic)),
+    ]
+    return _join(models, kind, init_std, STD_RANGE, True, reports)
+
+
+def _read_actor_critic(config: Mapping[str, Any], reports: Reports) -> ModelSettings:
+    """Read the sections of releases 4 and 5."""
+    models: list[_Model] = []
+    gaussian: dict[str, Any] = {}
+    for role in ("actor", "critic"):
+        section = _Section(role, config.get(role) or {}, reports)
+        reports.name_class(f"{role}.class_name", section.pop("class_name") or "MLPModel")
+        hidden = section.take("hidden_dims", HIDDEN, f"network.{role}_hidden")
+        activation = section.take("activation", "elu", "network.activation")
+        normalize = section.take("obs_normalization", False, "network.normalize_obs")
+        models.append(
+            _Model(hidden=tuple(hidden), activation=activation, normalize=bool(normalize))
+        )
+        distribution = section.pop("distribution_cfg")
+        old = {key: section.pop(key) for key in ("stochastic", "init_noise_std", "noise_std_type")}
+        if role == "actor":
+            gaussian = _distribution(distribution, old, reports)
+        _dependent(section, reports)
+        section.rest()
+    return _join(
+        models, gaussian["std_type"], gaussian["init_std"], gaussian["std_range"], False, reports
+    )
+
+
+def _distribution(
+    config: Mapping[str, Any] | None, old: Mapping[str, Any], reports: Reports
+) -> dict[str, Any]:
+    """Read the actor's distribution: `distribution_cfg` of 5, or the three settings of 4."""
+    key = "actor.distribution_cfg"
+    if config is None:
+        if old["stochastic"] is False or (old["stochastic"] is None and not any(old.values())):
+            reports.lack("deterministic", key, None)
+        config = {"class_name": "GaussianDistribution"}
+        config |= {"init_std": old["init_noise_std"], "std_type": old["noise_std_type"]}
+    section = _Section(key, config, reports)
+    reports.name_class(f"{key}.class_name", section.pop("class_name") or "GaussianDistribution")
+    if section.pop("learn_std") is False:
+        reports.lack("fixed_std", f"{key}.learn_std", False)
+    section.pop("action_range")
+    found = {
+        "init_std": section.take("init_std", 1.0, "network.init_std"),
+        "std_type": section.take("std_type", "scalar", "network.std_kind"),
+        "std_range": section.take("std_range", STD_RANGE, "network.min_std, network.max_std"),
+    }
+    section.rest()
+    return found
+
+
+def _dependent(section: _Section, reports: Reports) -> None:
+    if section.pop("state_dependent_std"):
+        reports.lack("state_dependent_std", f"{section.name}.state_dependent_std", True)
+
+
+def _join(
+    models: list[_Model],
+    kind: str,
+    init_std: float,
+    std_range: tuple[float, float],
+    old: bool,
+    reports: Reports,
+) -> ModelSettings:
+    """Return the settings of both networks, refusing where they cannot differ."""
+    actor, critic = models
+    names = [str(model.activation).lower() for model in models]
+    for name in dict.fromkeys(names):
+        if name not in ACTIVATIONS:
+            reports.lack("activation", "activation", name)
+    if len(set(names)) > 1:
+        reports.lack("two_activations", "actor.activation, critic.activation", names)
+    if actor.normalize != critic.normalize:
+        values = [actor.normalize, critic.normalize]
+        reports.lack("two_normalizations", "actor and critic obs_normalization", values)
+    return ModelSettings(
+        actor_hidden=actor.hidden,
+        critic_hidden=critic.hidden,
+        activation=ACTIVATIONS.get(names[0], "elu"),
+        normalize_obs=actor.normalize,
+        std_kind="log" if kind == "log" else "scalar",
+        init_std=float(init_std),
+        std_range=(float(std_range[0]), float(std_range[1])),
+        old=old,
+    )
