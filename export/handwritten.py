@@ -102,7 +102,7 @@ class _Writer:
 
     def constant(self, name: str, values: NDArray[np.generic]) -> str:
         name = f"{name}_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        self.constants.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
         return name
 
     def node(self, kind: str, *inputs: str, **attributes: Any) -> str:

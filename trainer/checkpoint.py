@@ -262,7 +262,10 @@ def read_archive(path: Path) -> dict[str, Any]:
             f"'{path}' is refused: it holds more than tensors and plain containers, "
             "and reading that could run code"
         ) from error
-    except (RuntimeError, EOFError, KeyError, ValueError, TypeError, AttributeError) as error:
+    except BadInput:
+        raise
+    except Exception as error:
+        # A damaged file raises whatever the part of torch that meets the damage raises.
         raise BadInput(f"'{path}' is not a checkpoint, or it is damaged") from error
     if not isinstance(content, dict):
         raise BadInput(f"'{path}' is not a checkpoint; it holds a {type(content).__name__}")

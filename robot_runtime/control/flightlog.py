@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import struct
-import zipfile
-import zlib
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -28,6 +26,9 @@ LOG_VERSION = 1
 _MAGIC = b"surefoot flight log\n"
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER = 64 * 2**20
+# What is small and says that it is large was made to fill the memory; a real log packs to a tenth.
+_MAX_UNPACKED = 256 * 2**20
+_MAX_RATIO = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,9 +148,17 @@ def _read_finished(path: Path) -> FlightLog:
     try:
         # Opened here: numpy leaves the file open when it is no archive.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as npz:
+            packed = path.stat().st_size
+            unpacked = sum(member.file_size for member in npz.zip.infolist())
+            if unpacked > max(_MAX_UNPACKED, _MAX_RATIO * packed):
+                raise BadInput(f"'{path}': claims to unpack to {unpacked >> 20} MiB")
             arrays = {name: np.asarray(npz[name]) for name in npz.files}
-    except (zipfile.BadZipFile, ValueError, KeyError, EOFError, zlib.error) as error:
-        raise BadInput(f"'{path}': not a flight log ({error})") from None
+    except BadInput:
+        raise
+    except Exception as error:
+        # NumPy and zipfile raise a dozen kinds for what a stranger may write.
+        text = " ".join(str(error).split())[:200] or type(error).__name__
+        raise BadInput(f"'{path}': not a flight log ({text})") from None
     if "header" not in arrays or arrays["header"].dtype != np.uint8:
         raise BadInput(f"'{path}': an archive without the header of a flight log")
     header = _parse_header(path, arrays["header"].tobytes())
@@ -157,15 +166,16 @@ def _read_finished(path: Path) -> FlightLog:
     dtype = record_dtype(contract)
     names = dtype.names or ()
     count = len(arrays["tick"]) if arrays.get("tick", np.zeros(())).ndim == 1 else -1
+    for name in names:
+        column, wanted = arrays.get(name), dtype[name]
+        shape = (max(count, 0), *wanted.shape)
+        if column is None or column.shape != shape or column.dtype != wanted.base:
+            found = "missing" if column is None else f"{column.dtype} of shape {column.shape}"
+            raise BadInput(f"'{path}': {name} is {found}, expected {wanted.base} of shape {shape}")
+    # Only now: a few bytes of one column must not ask for memory for all of them.
     rows = np.empty(max(count, 0), dtype=dtype)
     for name in names:
-        column, wanted = arrays.get(name), rows[name]
-        if column is None or column.shape != wanted.shape or column.dtype != wanted.dtype:
-            found = "missing" if column is None else f"{column.dtype} of shape {column.shape}"
-            raise BadInput(
-                f"'{path}': {name} is {found}, expected {wanted.dtype} of shape {wanted.shape}"
-            )
-        wanted[...] = column
+        rows[name] = arrays[name]
     return FlightLog(path=path, header=header, contract=contract, rows=rows, finished=True)
 
 

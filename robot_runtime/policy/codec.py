@@ -14,6 +14,7 @@ from robot_runtime.errors import BadInput
 T = TypeVar("T")
 
 _MAX_DEPTH = 64
+_MAX_ITEMS = 4096
 
 
 class ContractError(BadInput):
@@ -121,6 +122,8 @@ def _decode_tuple(kind: Any, value: Any, path: str, depth: int) -> tuple[Any, ..
     if not isinstance(value, list):
         raise ContractError(f"{path}: expected a list, found {_show(value)}")
     items = cast("list[Any]", value)
+    if len(items) > _MAX_ITEMS:
+        raise ContractError(f"{path}: {len(items)} items, no contract has more than {_MAX_ITEMS}")
     args = typing.get_args(kind)
     if args[-1] is not Ellipsis and len(items) != len(args):
         raise ContractError(f"{path}: expected {len(args)} items, found {len(items)}")

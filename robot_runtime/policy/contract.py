@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from robot_runtime.policy.codec import ContractError, canonical, decode, encode, parse_json
 from robot_runtime.policy.spec import (
+    MAX_STATE,
     ActionSpec,
     ActuatorSpec,
     CommandChannel,
@@ -264,7 +265,15 @@ def _check_observation(contract: PolicyContract) -> None:
     order = [block.input for block in contract.observation]
     if any(order.index(name) + order.count(name) <= i for i, name in enumerate(order)):
         raise ContractError("observation: blocks of one input must stand together")
+    if contract.observation_dim > MAX_STATE:
+        raise ContractError(f"observation: {contract.observation_dim} numbers are no policy's")
     for i, block in enumerate(contract.observation):
+        frames = max(block.length_of(term) for term in block.terms) * block.history.stride
+        if frames * contract.frame_dim(block) > MAX_STATE:
+            raise ContractError(
+                f"observation[{i}].history: keeps {frames} frames of {contract.frame_dim(block)} "
+                f"numbers, more than {MAX_STATE}"
+            )
         require_unique(f"observation[{i}].terms", tuple(term.name for term in block.terms))
         for term in block.terms:
             _check_term(contract, term, f"observation[{i}].{term.name}")

@@ -38,6 +38,9 @@ from robot_runtime.policy.trace import GoldenTrace
 SEAL_VERSION = 1
 """Version of the seal. A file with a newer one is refused."""
 
+MAX_REPLAY = 10.0
+"""Longest time that the network may take over a golden trace, [s]."""
+
 _PREFIX = "surefoot."
 _PARTS = ("contract", "trace", "provenance", "report", "seal")
 _MAX_FILE = 2**30
@@ -211,6 +214,12 @@ def _load(data: bytes, path: Path, with_replay: bool) -> PolicyFile:
     contract = PolicyContract.from_json(_decoded("contract", entries["contract"]))
     trace = GoldenTrace.from_bytes(archive)
     network = OnnxNetwork(data, contract)
+    takes = trace.rows * network.step_seconds
+    if takes > MAX_REPLAY:
+        raise BadInput(
+            f"a step of the graph takes {network.step_seconds:.2g} s here, its golden trace of "
+            f"{trace.rows} rows {takes:.3g} s: no robot waits longer than {MAX_REPLAY:g} s"
+        )
     replayed = replay(contract, trace, network, reset=network.reset) if with_replay else None
     return PolicyFile(
         path=path,
@@ -263,7 +272,7 @@ def _zip_kind(data: bytes, path: Path) -> str:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError):
+    except Exception:
         return "a damaged zip archive, not an ONNX file"
     if any(name.endswith("/constants.pkl") for name in names):
         return "a TorchScript module; robots run the ONNX file that is exported with it"

@@ -1,8 +1,16 @@
-"""A policy's graph in onnxruntime: one thread, buffers made once, names and lengths checked."""
+"""A policy's graph in onnxruntime: one thread, buffers made once, names and lengths checked.
+
+A graph may come from a stranger. `robot_runtime.policy.onnx_graph` refuses what cannot be bounded;
+here onnxruntime's memory is capped, and the first step has a time limit.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
+import threading
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +19,13 @@ from numpy.typing import NDArray
 
 from robot_runtime.errors import BadInput
 from robot_runtime.policy.contract import PolicyContract
+from robot_runtime.policy.onnx_graph import check_graph, read_graph
+
+MAX_MEMORY = 2**29
+"""Most that all graphs of a process may take for weights and intermediate values, [bytes]."""
+
+MAX_FIRST_STEP = 3.0
+"""Longest first step, [s]: no robot waits that long, whatever the machine is busy with."""
 
 _FLOAT = "tensor(float)"
 
@@ -22,6 +37,7 @@ class OnnxNetwork:
 
     Attributes:
         dynamic: Whether the graph takes any batch at once (and `batch` does not have to loop).
+        step_seconds: How long a step took here while loading, the best of three, [s].
     """
 
     def __init__(self, model: bytes, contract: PolicyContract) -> None:
@@ -38,7 +54,17 @@ class OnnxNetwork:
             BadInput: onnxruntime cannot load or run the graph, or a tensor has another name,
                 length or type than the contract's; the message names it.
         """
-        session = _load(model)
+        check_graph(read_graph(model))
+        # Loading computes whatever depends on constants alone, however long that takes. So first
+        # without that, and only a graph whose step ends in time is loaded as it will run.
+        for folding in (False, True):
+            self._bind(_load(model, folding=folding), contract)
+            self._warm_up()
+        self.step_seconds = min(self._timed_step() for _ in range(3))
+        self.reset()
+
+    def _bind(self, session: ort.InferenceSession, contract: PolicyContract) -> None:
+        """Check a session against the contract and make its buffers."""
         graph_inputs = {arg.name: arg for arg in session.get_inputs()}
         graph_outputs = {arg.name: arg for arg in session.get_outputs()}
         _check_names(contract, graph_inputs, graph_outputs)
@@ -67,7 +93,6 @@ class OnnxNetwork:
         self.dynamic = not self._states and all(
             arg.shape and not isinstance(arg.shape[0], int) for arg in [*carriers, output]
         )
-        self._warm_up()
 
     def reset(self) -> None:
         """Set recurrent states to zero, as at the start of an episode."""
@@ -149,11 +174,27 @@ class OnnxNetwork:
         return values
 
     def _warm_up(self) -> None:
+        """Run once on zeros, with a time limit."""
+        options = ort.RunOptions()
+        # onnxruntime looks at the flag between operators.
+        watch = threading.Timer(MAX_FIRST_STEP, setattr, (options, "terminate", True))
+        watch.daemon = True
+        watch.start()
         try:
-            self(np.zeros(self._dim, np.float32))
+            self._session.run_with_iobinding(self._binding, options)
         except Exception as error:
+            if options.terminate:
+                raise BadInput(
+                    f"a step of the graph takes longer than {MAX_FIRST_STEP} s"
+                ) from None
             raise BadInput(f"the graph does not run: {one_line(error)}") from None
-        self.reset()
+        finally:
+            watch.cancel()
+
+    def _timed_step(self) -> float:
+        begin = time.perf_counter()
+        self(np.zeros(self._dim, np.float32))
+        return time.perf_counter() - begin
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,7 +226,7 @@ def one_line(error: Exception, limit: int = 300) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def _load(model: bytes) -> ort.InferenceSession:
+def _load(model: bytes, *, folding: bool) -> ort.InferenceSession:
     options = ort.SessionOptions()
     # Worker threads keep normal priority while a real-time loop waits for them, and spinning ones
     # take the core from it. One thread in sequence is also the fastest for networks of this size.
@@ -193,14 +234,40 @@ def _load(model: bytes) -> ort.InferenceSession:
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if _memory_is_capped():
+        options.add_session_config_entry("session.use_env_allocators", "1")
     # Only fatal messages on stderr: what fails is raised, and said once.
     options.log_severity_level = 4
     try:
-        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(
+            model,
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=[] if folding else ["ConstantFolding"],
+        )
     except Exception as error:
         raise BadInput(
             f"onnxruntime {ort.__version__} cannot load the graph: {one_line(error)}"
         ) from None
+
+
+@functools.cache
+def _memory_is_capped() -> bool:
+    """Give onnxruntime one allocator with a limit for this process; False where it has one."""
+    place = ort.OrtMemoryInfo(
+        "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+    )
+    # -1: onnxruntime's own choice. Strategy 1 takes what is asked for, not the next power of two.
+    limits = {
+        "max_mem": MAX_MEMORY,
+        "arena_extend_strategy": 1,
+        "initial_chunk_size_bytes": -1,
+        "max_dead_bytes_per_chunk": -1,
+    }
+    with contextlib.suppress(Exception):
+        ort.create_and_register_allocator(place, ort.OrtArenaCfg(limits))
+        return True
+    return False
 
 
 def _check_names(

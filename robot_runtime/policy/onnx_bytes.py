@@ -15,6 +15,9 @@ from robot_runtime.errors import BadInput
 # Field numbers of ModelProto, and of StringStringEntryProto behind metadata_props.
 _IR_VERSION, _GRAPH, _METADATA = 1, 7, 14
 _KEY, _VALUE = 1, 2
+MAX_FIELDS = 2**18
+"""Most fields in one message: a file of a gigabyte of empty ones would take minutes."""
+
 # Wire types of protobuf: how long a value is.
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -44,7 +47,7 @@ def split(data: bytes) -> OnnxParts:
     model = bytearray()
     metadata: dict[str, bytes] = {}
     seen: list[int] = []
-    for number, wire, start, content, stop in _fields(data):
+    for number, wire, start, content, stop in fields(data):
         if number == _METADATA and wire == _BYTES:
             key, value = _entry(data[content:stop])
             if key in metadata:
@@ -74,19 +77,23 @@ def join(model: bytes, metadata: Mapping[str, bytes]) -> bytes:
     return b"".join(parts)
 
 
-def _fields(data: bytes) -> list[tuple[int, int, int, int, int]]:
-    """Number, wire type, start of tag, start of content and end of each field of a message."""
-    fields: list[tuple[int, int, int, int, int]] = []
+def fields(data: bytes | memoryview) -> list[tuple[int, int, int, int, int]]:
+    """Number, wire type, start of tag, start of content and end of each field of a message.
+
+    Raises:
+        BadInput: Not a row of fields, cut off, or of more fields than any model has.
+    """
+    found: list[tuple[int, int, int, int, int]] = []
     position = 0
     while position < len(data):
         start = position
-        tag, position = _varint(data, position)
+        tag, position = varint(data, position)
         number, wire = tag >> 3, tag & 7
         if wire == _BYTES:
-            length, position = _varint(data, position)
+            length, position = varint(data, position)
             stop = position + length
         elif wire == _VARINT:
-            _, stop = _varint(data, position)
+            _, stop = varint(data, position)
         elif wire in (_FIXED64, _FIXED32):
             stop = position + (8 if wire == _FIXED64 else 4)
         else:
@@ -95,14 +102,16 @@ def _fields(data: bytes) -> list[tuple[int, int, int, int, int]]:
             raise BadInput(f"not an ONNX file: byte {start} is no protobuf field")
         if stop > len(data):
             raise BadInput(f"cut off: {len(data)} bytes long, a part of it ends at byte {stop}")
-        fields.append((number, wire, start, position, stop))
+        found.append((number, wire, start, position, stop))
+        if len(found) > MAX_FIELDS:
+            raise BadInput(f"not an ONNX file: more than {MAX_FIELDS} fields in one message")
         position = stop
-    return fields
+    return found
 
 
 def _entry(data: bytes) -> tuple[str, bytes]:
     """Key and value of one metadata entry: exactly these two, so that nothing hides beside them."""
-    parts = [(number, data[content:stop]) for number, _, _, content, stop in _fields(data)]
+    parts = [(number, data[content:stop]) for number, _, _, content, stop in fields(data)]
     if [number for number, _ in parts] not in ([_KEY, _VALUE], [_KEY]):
         raise BadInput("a metadata entry is not one key and one value")
     try:
@@ -111,8 +120,15 @@ def _entry(data: bytes) -> tuple[str, bytes]:
         raise BadInput("a metadata key is not UTF-8") from None
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Read a base-128 number, low digits first; returns it and where it ends."""
+def varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
+    """Read a base-128 number, low digits first.
+
+    Returns:
+        The number, and where it ends.
+
+    Raises:
+        BadInput: Cut off, or longer than 64 bits.
+    """
     value = 0
     for shift in range(0, 70, 7):
         if position >= len(data):

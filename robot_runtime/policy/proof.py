@@ -22,6 +22,9 @@ from robot_runtime.policy.pipeline import Network, PolicyPipeline
 from robot_runtime.policy.state import Array, AsArray, as_float32
 from robot_runtime.policy.trace import OUTPUTS, GoldenTrace, TraceInputs
 
+MAX_PD_STEPS = 400_000
+"""Most PD steps of a trace: every loading robot replays all of them."""
+
 
 class TraceMismatch(Refused):
     """A replay differs from the record; the message names boundary, term or joint, and row."""
@@ -211,6 +214,11 @@ def _check_structure(contract: PolicyContract, trace: GoldenTrace) -> None:
                 f"{len(recorded)} for {len(expected)}",
             )
             raise TraceMismatch(f"golden trace: {what} are others than the contract's: {first}")
+    if trace.rows * contract.decimation > MAX_PD_STEPS:
+        raise TraceMismatch(
+            f"golden trace: {trace.rows} rows of {contract.decimation} PD steps are more than the "
+            f"{MAX_PD_STEPS} that are replayed"
+        )
     joints, actions = len(contract.joints), contract.num_actions
     widths = {
         "base_quat": (4,),

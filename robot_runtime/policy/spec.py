@@ -34,6 +34,9 @@ MIN_PERIOD = 1e-5
 MAX_PERIOD = 1.0
 """Longest period and delay, [s]: a hostile file must not make a queue of a million targets."""
 
+MAX_STATE = 2**22
+"""Most numbers in a recurrent state, and in the frames that a history keeps."""
+
 MAX_HISTORY = 1000
 """Longest history, and longest stride in it, [policy steps]."""
 
@@ -475,6 +478,12 @@ class RecurrentState:
     input: str
     output: str
     shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a state of nothing and one that fills the memory."""
+        _require_name("recurrent state", self.input)
+        if any(n < 1 for n in self.shape) or math.prod(self.shape) > MAX_STATE:
+            raise ContractError(f"recurrent state {self.input!r}: shape {list(self.shape)[:8]}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,6 +19,25 @@ class SessionOptions:
     log_severity_level: int
     def add_session_config_entry(self, key: str, value: str) -> None: ...
 
+class RunOptions:
+    terminate: bool
+
+class OrtAllocatorType:
+    ORT_ARENA_ALLOCATOR: OrtAllocatorType
+
+class OrtMemType:
+    DEFAULT: OrtMemType
+
+class OrtMemoryInfo:
+    def __init__(
+        self, name: str, allocator: OrtAllocatorType, device: int, kind: OrtMemType
+    ) -> None: ...
+
+class OrtArenaCfg:
+    def __init__(self, limits: dict[str, int]) -> None: ...
+
+def create_and_register_allocator(place: OrtMemoryInfo, config: OrtArenaCfg) -> None: ...
+
 class NodeArg:
     @property
     def name(self) -> str: ...
@@ -45,12 +64,16 @@ class InferenceSession:
         model: bytes | str,
         sess_options: SessionOptions | None = None,
         providers: Sequence[str] | None = None,
+        *,
+        disabled_optimizers: Sequence[str] | None = None,
     ) -> None: ...
     def get_inputs(self) -> list[NodeArg]: ...
     def get_outputs(self) -> list[NodeArg]: ...
     def get_modelmeta(self) -> ModelMetadata: ...
     def io_binding(self) -> IOBinding: ...
-    def run_with_iobinding(self, binding: IOBinding) -> None: ...
+    def run_with_iobinding(
+        self, binding: IOBinding, options: RunOptions | None = None
+    ) -> None: ...
     def run(
         self, outputs: Sequence[str] | None, feed: dict[str, NDArray[Any]]
     ) -> list[NDArray[Any]]: ...

@@ -165,9 +165,15 @@ def test_a_state_of_another_shape_is_refused_by_name() -> None:
 
 
 def test_an_unreadable_graph_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(BadInput, match=r"onnxruntime .* cannot load the graph") as caught:
-        OnnxNetwork(b"\x08\x08nonsense", quadruped_contract())
-    assert "\n" not in str(caught.value)
+    contract = quadruped_contract()
+    unknown = mlp_model(contract).replace(b"Tanh", b"Tnah")
+    for data, words in (
+        (b"\x08\x08nonsense", "not an ONNX file"),
+        (unknown, r"onnxruntime .* cannot load the graph"),
+    ):
+        with pytest.raises(BadInput, match=words) as caught:
+            OnnxNetwork(data, contract)
+        assert "\n" not in str(caught.value)
     assert capfd.readouterr().err == ""
 
 
