@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 import torch
 from torch import Tensor
 
+from export.handwritten import write_graph
 from robot_runtime.errors import BadInput
+from robot_runtime.policy.spec import RecurrentState
+from trainer.compat.models import RslRlModel
 from trainer.rsl_rl_checkpoints import (
     ForeignCheckpoint,
     Hints,
@@ -286,6 +291,29 @@ def _models_of_release_5(head: dict[str, Any] | None, rnn: dict[str, Any]) -> An
     return actor, critic, obs
 
 
+def _check_graph(model: RslRlModel, obs: Tensor) -> None:
+    """What a model says of itself as plain arrays, written as ONNX, acts as it does."""
+    spec, names = model.graph_spec(), ("h", "c")
+    states = tuple(
+        RecurrentState(input=f"{name}_in", output=f"{name}_out", shape=shape)
+        for name, shape in zip(names, spec.state_shapes, strict=False)
+    )
+    lengths: Any = SimpleNamespace(
+        inputs=lambda: {"obs": obs.shape[1]},
+        observation_dim=obs.shape[1],
+        num_actions=model.architecture.num_outputs,
+        network=SimpleNamespace(states=states, output="actions"),
+    )
+    session = ort.InferenceSession(write_graph(spec, lengths, opset=17, ir_version=8))
+    state, feed = model.initial_state(obs.shape[0]), {"obs": obs.numpy()}
+    feed |= {s.input: x.numpy() for s, x in zip(states, state, strict=True)}
+    for _ in range(3):
+        action, state = model(obs, state)
+        found, *after = session.run(["actions", *(s.output for s in states)], feed)
+        feed |= {s.input: x for s, x in zip(states, after, strict=True)}
+        _close(action, found)
+
+
 def _content_of(actor: Any, critic: Any) -> dict[str, Any]:
     return {
         "actor_state_dict": actor.state_dict(),
@@ -330,6 +358,7 @@ def test_every_head_as_the_installed_release_computes_it(
         torch.testing.assert_close(
             ours.std(obs["policy"]), actor.output_std.expand(5, 3), rtol=0, atol=1e-6
         )
+        _check_graph(ours, obs["policy"])
         value, _ = checkpoint.model("critic")(obs["critic"])
         torch.testing.assert_close(value, critic(obs), rtol=0, atol=1e-6)
 

@@ -126,6 +126,15 @@ def test_schedules_and_limits() -> None:
     assert fast.max_lr == 5e-2
 
 
+def test_mjlab_states_sizes_of_what_is_not_there() -> None:
+    absent = {"cnn_cfg": None, "rnn_type": None, "rnn_hidden_dim": 256, "rnn_num_layers": 1}
+    config = release_5(absent, share_cnn_encoders=False, optimizer="adam")
+    config["critic"] |= {**absent, "distribution_cfg": None}
+    config |= {"logger": "wandb", "wandb_tags": (), "upload_model": True}
+    rows = {row.key: row.status for row in read_settings(config).report}
+    assert rows["actor.rnn_hidden_dim"] == rows["critic.cnn_cfg"] == "ignored"
+
+
 def test_what_isaac_lab_marks_as_missing_is_absent() -> None:
     config = release_5()
     config["policy"] = dataclasses.MISSING
@@ -147,7 +156,7 @@ def test_an_object_with_to_dict_is_a_configuration() -> None:
      ["policy.class_name = 'ActorCriticRecurrent' (there are no recurrent networks)",
       "policy.rnn_type = 'lstm'"]),
     (release_2(state_dependent_std=True), ["policy.state_dependent_std = True"]),
-    (release_5({"class_name": "RNNModel", "rnn_hidden_dim": 8}), ["'RNNModel'", "rnn_hidden_dim"]),
+    (release_5({"class_name": "RNNModel", "rnn_type": "gru"}), ["'RNNModel'", "rnn_type = 'gru'"]),
     (release_5({"class_name": "CNNModel", "cnn_cfg": {}}), ["'CNNModel'"]),
     (release_5({"distribution_cfg": {"class_name": "BetaDistribution"}}), ["no Beta distribution"]),
     (release_5({"distribution_cfg": {"class_name": "GaussianDistribution", "learn_std": False}}),

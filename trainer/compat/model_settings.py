@@ -108,12 +108,14 @@ class _Section:
         """Refuse what was not taken, unless it is switched off."""
         for key, value in self._values.items():
             path = f"{self.name}.{key}"
-            if key.startswith("rnn_"):
+            # mjlab states the sizes of recurrent layers also where there are none.
+            off = key.startswith("rnn_") and not self._values.get("rnn_type")
+            if value is None or value is False or off:
+                self._reports.add(path, value, "ignored", "switched off")
+            elif key.startswith("rnn_"):
                 self._reports.lack("recurrent", path, value)
             elif key.startswith("cnn"):
                 self._reports.lack("convolutional", path, value)
-            elif value is None or value is False:
-                self._reports.add(path, value, "ignored", "switched off")
             else:
                 self._reports.add(path, value, "refused", "no release of rsl_rl has this setting")
 

@@ -6,12 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from robot_runtime.errors import BadInput
 from trainer.compat.layout import LOG_STD, SCALAR_STD
+from trainer.networks.graph_spec import (
+    DenseLayer,
+    GraphSpec,
+    Normalization,
+    RecurrentLayer,
+    Squash,
+    dense_layers,
+    recurrent_layers,
+)
 
 Head = Literal["gaussian", "state_dependent_std", "state_dependent_log_std", "beta", "none"]
 """What the last layer's numbers are: means alone, means and (log) deviations, or alpha and beta."""
@@ -192,6 +202,35 @@ class RslRlModel(nn.Module):
             total = alpha + beta
             return (alpha * beta / (total + 1.0)).sqrt() / total * self._span
         return second.exp() if head == "state_dependent_log_std" else second
+
+    def graph_spec(self) -> GraphSpec:
+        """Return what the model computes as plain arrays, for whoever writes or runs it elsewhere.
+
+        Raises:
+            NoGraphSpecError: Its activation is none that a `GraphSpec` has.
+        """
+        shape, normalization = self.architecture, None
+        if shape.normalized:
+            mean, std = (self.obs_normalizer.get_buffer(x).squeeze(0) for x in ("_mean", "_std"))
+            scale = std + self.obs_normalizer.eps
+            normalization = Normalization(center=mean.numpy(), scale=scale.numpy(), clip=0.0)
+        recurrent: tuple[RecurrentLayer, ...] = ()
+        if shape.rnn:
+            rnn = self.rnn.get_submodule("rnn")
+            assert isinstance(rnn, nn.LSTM | nn.GRU)
+            recurrent = recurrent_layers(rnn)
+        layers, squash = dense_layers(self.mlp), None
+        if shape.head == "beta":
+            ones = np.ones(shape.num_outputs, np.float32)
+            squash = Squash(kind="beta", scale=self._span * ones, offset=self._low * ones)
+        elif shape.out_dim != shape.num_outputs:
+            # The rest of the last layer is the deviation, which no action depends on.
+            last, count = layers[-1], shape.num_outputs
+            head = DenseLayer(weight=last.weight[:count], bias=last.bias[:count], activation="")
+            layers = (*layers[:-1], head)
+        return GraphSpec(
+            normalization=normalization, recurrent=recurrent, layers=layers, squash=squash
+        )
 
     def _last_layer(self, obs: Tensor, state: State) -> tuple[Tensor, State]:
         """Return what the last layer gives, ``(B, out_dim)``, and the next recurrent state."""
