@@ -322,5 +322,6 @@ _TERMS: dict[str, Callable[[PolicyContract, ObservationTerm, bool], Reflection]]
     "last_action": _actions,
     "phase_sin": _wave,
     "phase_cos": _wave,
+    "phase_sin_cos": _wave,
     "constant": _scalars,
 }

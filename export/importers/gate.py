@@ -9,9 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.importers.graph import Reference
-from export.parity import OUTLIER_SIGMA, TOLERANCE
 from robot_runtime.errors import GateFailed
 from robot_runtime.policy.inference import OnnxNetwork
+
+TOLERANCE = 2e-6
+"""Largest accepted difference of an action, times max(1, largest action): the export gate's, which
+is not imported because an import of ONNX needs no torch."""
+
+OUTLIER_SIGMA = 50.0
+"""Deviations of a far observation, as in the export gate."""
 
 _RUNS = 8
 _STEPS = 25

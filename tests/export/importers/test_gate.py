@@ -1,0 +1,82 @@
+"""The import gate: a network that acts differently is not written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from export import parity
+from export.importers import gate
+from export.importers.gate import run_import_gate
+from robot_runtime.errors import GateFailed
+from robot_runtime.policy.inference import OnnxNetwork
+from tests.helpers.contracts import quadruped_contract
+from tests.helpers.policies import mlp_model, random_weights
+
+NONE = np.zeros((0, 45), np.float32)
+
+
+class Foreign:
+    """Another network of the same lengths."""
+
+    def __init__(self, **changes: Any) -> None:
+        contract = quadruped_contract()
+        self.network = OnnxNetwork(mlp_model(contract, random_weights(contract)), contract)
+        self.scale = changes.get("scale", 1.0)
+        self.forget = changes.get("forget", True)
+        self.dim = changes.get("dim", 12)
+        self.steps = 0
+
+    def reset(self) -> None:
+        self.steps = 0 if self.forget else self.steps
+
+    def step(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        self.steps += 1
+        kept = 1.0 if self.forget or self.steps <= 25 else 1.01
+        return (self.network(obs) * self.scale * kept)[: self.dim]
+
+
+def ours() -> OnnxNetwork:
+    contract = quadruped_contract()
+    return OnnxNetwork(mlp_model(contract, random_weights(contract)), contract)
+
+
+def test_an_equal_network_passes_and_is_measured() -> None:
+    recorded = np.ones((7, 45), np.float32)
+    report = run_import_gate(Foreign(), ours(), 45, recorded)
+    assert (report.error, report.steps, report.recorded) == (0.0, 8 * 25 + 7, 7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scale": 1.0001}, r"differ by .*accepted is .*nothing was written"),
+        ({"forget": False}, r"differ by"),
+        ({"scale": np.nan}, r"numbers that are not finite"),
+        ({"dim": 11}, r"gives 11 numbers, ours 12"),
+    ],
+    ids=["a scale", "a state that is not reset", "not a number", "another length"],
+)
+def test_another_network_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(GateFailed, match=message):
+        run_import_gate(Foreign(**changes), ours(), 45, NONE)
+
+
+def test_both_gates_ask_for_the_same() -> None:
+    assert gate.TOLERANCE == parity.TOLERANCE
+    assert gate.OUTLIER_SIGMA == parity.OUTLIER_SIGMA
+
+
+def test_an_import_of_onnx_needs_neither_torch_nor_mujoco_to_begin() -> None:
+    code = (
+        "import sys, export.import_command\n"
+        "heavy = {'torch', 'mujoco', 'trainer'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
