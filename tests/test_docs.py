@@ -30,7 +30,13 @@ from tests.helpers.contracts import quadruped_contract
 from tests.helpers.docs import PAGES, ROOT, filled, run_example
 from tests.helpers.policies import mlp_model, synthesized_trace, write_random_policy
 from tests.robot_runtime.policy.test_fields import OFF_PATH, ON_PATH
-from trainer.config import NetworkConfig, PPOConfig, SymmetryConfig, TrainConfig
+from trainer.config import (
+    EvaluationConfig,
+    NetworkConfig,
+    PPOConfig,
+    SymmetryConfig,
+    TrainConfig,
+)
 from trainer.tasks.quadruped_flat import make_contract
 
 EXAMPLES = ROOT / "examples" / "docs"
@@ -289,6 +295,7 @@ def test_training_names_every_setting() -> None:
     text = page("docs/training.md")
     for prefix, kind in (
         ("", TrainConfig),
+        ("evaluation.", EvaluationConfig),
         ("network.", NetworkConfig),
         ("ppo.", PPOConfig),
         ("ppo.symmetry.", SymmetryConfig),

@@ -203,6 +203,57 @@ class PPOConfig:
             )
 
 
+LOGGERS = ("tensorboard", "wandb", "mlflow")
+"""Writers of metrics that can be named; JSON lines are always written."""
+
+GONE_LOGGERS = {
+    "neptune": "the service of Neptune ended in March 2026; pass your own writer, any object with "
+    "add_scalar(name, value, step), to trainer.train.train(writers=...)"
+}
+"""Writers that others offer and that cannot be had any more, and what to do instead."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationConfig:
+    """Evaluation of the deterministic policy while it learns, in environments of its own.
+
+    Nothing here changes what is learned; only the two rules that end a run change how long.
+    """
+
+    every: int = 0
+    """Iterations between two evaluations; 0: none."""
+
+    episodes: int = 32
+    """Episodes of an evaluation, one in each of as many environments, the same ones every time."""
+
+    average: int = 5
+    """Evaluations in the moving average of the return."""
+
+    patience: int = 0
+    """Evaluations without a new highest moving average after which the run ends; 0: it goes on."""
+
+    target: float | None = None
+    """Moving average at which the run ends, once it is one of `average` evaluations."""
+
+    def __post_init__(self) -> None:
+        """Check every field.
+
+        Raises:
+            InvalidSetting: Names the field, its value and what is allowed.
+        """
+        for name in ("every", "patience"):
+            _check(self, name, low=0)
+        for name in ("episodes", "average"):
+            _check(self, name, low=1)
+        if self.target is not None and not math.isfinite(self.target):
+            raise InvalidSetting(f"target = {self.target}: must be finite")
+        if not self.every and (self.patience or self.target is not None):
+            raise InvalidSetting(
+                "patience and target end a run by its evaluations, and there are none: "
+                "set evaluation.every"
+            )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
     """Everything that makes a run, apart from the environment."""
@@ -231,6 +282,12 @@ class TrainConfig:
     sim_threads: int = 0
     """Threads the environment may simulate with; 0: as many as there are cores."""
 
+    loggers: tuple[str, ...] = ("tensorboard",)
+    """Where metrics go beside metrics.jsonl: any of tensorboard, wandb and mlflow."""
+
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    """Evaluation while training."""
+
     network: NetworkConfig = field(default_factory=NetworkConfig)
     """Shape and start of the networks."""
 
@@ -247,6 +304,7 @@ class TrainConfig:
             _check(self, name, low=1)
         for name in ("seed", "sim_threads"):
             _check(self, name, low=0)
+        _check_loggers(self.loggers)
         samples = self.num_envs * self.ppo.num_steps
         if samples < 2 * self.ppo.minibatches:
             raise InvalidSetting(
@@ -270,8 +328,10 @@ def config_from_plain(plain: Mapping[str, Any]) -> TrainConfig:
     network = _fields_of(NetworkConfig, rest.pop("network"), "network.")
     ppo = dict(_fields_of(PPOConfig, rest.pop("ppo"), "ppo."))
     symmetry = _fields_of(SymmetryConfig, ppo.pop("symmetry"), "ppo.symmetry.")
+    evaluation = _fields_of(EvaluationConfig, rest.pop("evaluation"), "evaluation.")
     return TrainConfig(
-        **rest,
+        **_with_tuples(rest),
+        evaluation=EvaluationConfig(**evaluation),
         network=NetworkConfig(**_with_tuples(network)),
         ppo=PPOConfig(**ppo, symmetry=SymmetryConfig(**symmetry)),
     )
@@ -280,6 +340,8 @@ def config_from_plain(plain: Mapping[str, Any]) -> TrainConfig:
 def _fields_of(kind: type, plain: Mapping[str, Any], prefix: str) -> Mapping[str, Any]:
     """Return `plain` after checking that it has exactly the fields of the dataclass `kind`."""
     expected = {item.name for item in dataclasses.fields(kind)}
+    lacking = [name for name in expected - set(plain) if prefix + name in LATER_SETTINGS]
+    plain = {**plain, **{name: LATER_SETTINGS[prefix + name] for name in lacking}}
     for name in sorted(expected ^ set(plain)):
         what = "is missing" if name in expected else "is unknown"
         raise InvalidSetting(f"setting '{prefix}{name}' {what}")
@@ -289,6 +351,15 @@ def _fields_of(kind: type, plain: Mapping[str, Any], prefix: str) -> Mapping[str
 def _with_tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Turn lists, which JSON and some loaders make of tuples, back into tuples."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
+
+
+def _check_loggers(names: tuple[str, ...]) -> None:
+    """Refuse loggers that do not exist, or do not any more."""
+    for name in names:
+        if name in GONE_LOGGERS:
+            raise InvalidSetting(f"logger '{name}': {GONE_LOGGERS[name]}")
+        if name not in LOGGERS:
+            raise InvalidSetting(f"unknown logger '{name}'; there are: {', '.join(LOGGERS)}")
 
 
 def _check(
@@ -303,3 +374,10 @@ def _check(
         bound = f"{'above' if open_low else 'at least'} {low:g}"
         bound += f" and at most {high:g}" if math.isfinite(high) else " and finite"
         raise InvalidSetting(f"{name} = {value}: must be {bound}")
+
+
+LATER_SETTINGS: dict[str, Any] = {
+    "loggers": ("tensorboard",),
+    "evaluation": dataclasses.asdict(EvaluationConfig()),
+}
+"""Settings by their full names that older checkpoints of this schema lack, and what they did."""

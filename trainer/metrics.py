@@ -1,10 +1,10 @@
-"""What is measured during training, and where it is written: TensorBoard and JSON lines."""
+"""What is measured during training, and the JSON lines it is always written to."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,8 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.loggers import TENSORBOARD_FOLDER, Guarded, Scalars, ScalarWriter, open_writers
+
+__all__ = [
+    "METRICS_FILE",
+    "TENSORBOARD_FOLDER",
+    "EpisodeTracker",
+    "MetricLog",
+    "read_metrics",
+    "to_floats",
+]
+
 METRICS_FILE = "metrics.jsonl"
-TENSORBOARD_FOLDER = "tensorboard"
 
 
 class EpisodeTracker:
@@ -80,25 +90,37 @@ def to_floats(metrics: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 class MetricLog:
-    """Writes the metrics of each iteration into a run folder."""
+    """Writes the metrics of each iteration into a run folder, and to whoever else wants them."""
 
-    def __init__(self, folder: Path, *, start: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        start: int,
+        loggers: Sequence[str] = ("tensorboard",),
+        settings: Mapping[str, Any] | None = None,
+        writers: Sequence[ScalarWriter] = (),
+    ) -> None:
         """Open the files.
 
         Args:
             folder: The run folder.
             start: Iterations already done: lines beyond them, left by a run that went on after
                 its last checkpoint, are dropped.
-        """
-        # Imported here: it costs a second, and whoever only needs the other things need not pay.
-        from torch.utils.tensorboard.writer import SummaryWriter
+            loggers: Names of the writers beside the lines, see `trainer.loggers.open_writers`.
+            settings: The settings of the run, for writers that keep them.
+            writers: Writers of the caller.
 
+        Raises:
+            MissingExtra: The package of a writer is not installed.
+        """
         path = folder / METRICS_FILE
         kept = [line for line in _lines(path) if json.loads(line)["iteration"] <= start]
+        opened = open_writers(loggers, folder, settings or {}, start=start)
+        opened += [(type(writer).__name__, Scalars(writer)) for writer in writers]
+        self._writers = [Guarded(name, writer) for name, writer in opened]
         path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
         self._file = path.open("a", encoding="utf-8")
-        purge = start + 1 if start else None
-        self._writer = SummaryWriter(str(folder / TENSORBOARD_FOLDER), purge_step=purge)
 
     def __enter__(self) -> MetricLog:
         """Return itself."""
@@ -112,14 +134,15 @@ class MetricLog:
     ) -> None:
         """Close the files."""
         self._file.close()
-        self._writer.close()
+        for writer in self._writers:
+            writer.close()
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of an iteration, counted from 1."""
-        for name, value in metrics.items():
-            self._writer.add_scalar(name, value, iteration)
         self._file.write(json.dumps({"iteration": iteration, **metrics}) + "\n")
         self._file.flush()
+        for writer in self._writers:
+            writer.write(iteration, metrics)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

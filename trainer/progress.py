@@ -26,6 +26,14 @@ SHOWN = (
 )
 """Metric, its short name and its format."""
 
+EVALUATED = (
+    ("rollout/reward", "reward", ".4f"),
+    ("eval/return", "eval", ".5g"),
+    ("eval/average", "average", ".5g"),
+    ("perf/steps_per_second", "steps/s", ",.0f"),
+)
+"""The same once there was an evaluation: a line has room for four."""
+
 
 class Report(AbstractContextManager["Report"], Protocol):
     """Takes the metrics of every iteration, and shows them or not."""
@@ -108,7 +116,8 @@ class Bar:
 
 def summary(metrics: Mapping[str, float]) -> str:
     """Return the metrics worth a look, in one line."""
-    shown = [f"{label} {metrics[name]:{spec}}" for name, label, spec in SHOWN if name in metrics]
+    names = EVALUATED if "eval/return" in metrics else SHOWN
+    shown = [f"{label} {metrics[name]:{spec}}" for name, label, spec in names if name in metrics]
     return "  ".join(shown)
 
 

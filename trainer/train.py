@@ -5,14 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import signal
-import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any
 
 import torch
 
@@ -29,8 +26,12 @@ from trainer.checkpoint import (
     trace_from_arrays,
 )
 from trainer.config import TrainConfig, config_to_plain
+from trainer.env import VecEnv
 from trainer.envs.action_space import action_space_of, require_head
+from trainer.evaluation import Evaluator, best_path, is_best
 from trainer.guard import screen
+from trainer.interrupt import StopOnInterrupt
+from trainer.loggers import ScalarWriter
 from trainer.metrics import EpisodeTracker, MetricLog, to_floats
 from trainer.ppo import PPO
 from trainer.progress import Report, Silent
@@ -50,6 +51,8 @@ class TrainResult:
         env_steps: Environment steps done, over all environments.
         interrupted: Whether Ctrl-C ended it.
         metrics: Metrics of the last iteration.
+        stopped: Why its evaluations ended it before its last iteration; None if they did not.
+        best: The checkpoint with the highest mean return in an evaluation; None if there was none.
     """
 
     checkpoint: Path
@@ -57,6 +60,8 @@ class TrainResult:
     env_steps: int
     interrupted: bool
     metrics: dict[str, float]
+    stopped: str | None = None
+    best: Path | None = None
 
 
 def train(
@@ -67,6 +72,8 @@ def train(
     *,
     resume: Checkpoint | None = None,
     report: Report | None = None,
+    eval_env: VecEnv | None = None,
+    writers: Sequence[ScalarWriter] = (),
 ) -> TrainResult:
     """Train a policy and keep checkpoints and metrics in `folder`.
 
@@ -81,44 +88,53 @@ def train(
         resume: Continue from here. On the CPU, with one torch thread and an environment that
             restores its state, the weights are then those of an uninterrupted run, bit for bit.
         report: What the user sees.
+        eval_env: Environments of its own to evaluate in, needed if the settings ask for that.
+        writers: Where metrics go beside the loggers of the settings: any objects with
+            ``add_scalar(name, value, step)``, the step being the iteration, from 1.
 
     Raises:
-        BadInput: The checkpoint does not fit, or has no iterations left to do.
+        BadInput: The checkpoint does not fit, or has no iterations left to do, or there is nothing
+            to evaluate in.
+        MissingExtra: The package of a logger is not installed.
         Refused: The environment breaks its interface.
     """
     torch.set_num_threads(config.torch_threads)
     torch.manual_seed(config.seed)
-    run = Run(name, task, config, resume)
-    plain = json.dumps({"task": name, **config_to_plain(config)}, indent=2)
+    run = Run(name, task, config, resume, eval_env)
+    settings = {"task": name, **config_to_plain(config)}
     with atomic_write(folder / "config.json") as temporary:
-        temporary.write_text(plain + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     metrics: dict[str, float] = {}
+    stopped: str | None = None
     with (
-        MetricLog(folder, start=run.iteration) as log,
+        MetricLog(
+            folder, start=run.iteration, loggers=config.loggers, settings=settings, writers=writers
+        ) as log,
         report or Silent() as shown,
-        _StopOnInterrupt() as stop,
+        StopOnInterrupt() as stop,
     ):
-        while run.iteration < config.iterations and not stop.requested:
-            metrics = run.step()
+        while run.iteration < config.iterations and not stop.requested and not stopped:
+            learned, evaluated = run.step(), run.evaluate()
+            metrics = learned | evaluated
             log.write(run.iteration, metrics)
             shown.iteration(run.iteration, metrics)
+            if evaluated:
+                stopped = run.evaluator.reason_to_stop()
+                if is_best(run.evaluator.returns):
+                    save_checkpoint(best_path(folder), run.checkpoint())
             if run.iteration % config.checkpoint_every == 0 and run.iteration < config.iterations:
-                _save(run, folder)
-        checkpoint = _save(run, folder)
+                save_checkpoint(checkpoint_path(folder, run.iteration), run.checkpoint())
+        checkpoint = checkpoint_path(folder, run.iteration)
+        save_checkpoint(checkpoint, run.checkpoint())
     return TrainResult(
         checkpoint=checkpoint,
         iterations=run.iteration,
         env_steps=run.env_steps,
         interrupted=stop.requested,
         metrics=metrics,
+        stopped=stopped if run.iteration < config.iterations else None,
+        best=best_path(folder) if run.evaluator.returns else None,
     )
-
-
-def _save(run: Run, folder: Path) -> Path:
-    """Write a checkpoint, golden trace included, and return its path."""
-    path = checkpoint_path(folder, run.iteration)
-    save_checkpoint(path, run.checkpoint())
-    return path
 
 
 class Run:
@@ -127,6 +143,7 @@ class Run:
     Attributes:
         agent: Networks and optimizer.
         collector: The environment and the observations to go on from.
+        evaluator: The evaluations so far.
         iteration: Iterations done.
         env_steps: Environment steps done, over all environments.
     """
@@ -137,6 +154,7 @@ class Run:
         task: TaskRun,
         config: TrainConfig,
         resume: Checkpoint | None = None,
+        eval_env: VecEnv | None = None,
     ) -> None:
         """Build the agent, reset the environment and, on resume, put everything back."""
         require_head(action_space_of(task.env))
@@ -158,6 +176,7 @@ class Run:
             random_episode_length=config.random_episode_length,
         )
         self.episodes = EpisodeTracker(env.num_envs, device)
+        self.evaluator = Evaluator(config.evaluation, eval_env)
         self.iteration, self.env_steps = 0, 0
         self.faults: Counter[str] = Counter()
         if resume is not None:
@@ -196,6 +215,12 @@ class Run:
             "progress/env_steps": float(self.env_steps),
         }
 
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate if it is time, and return the numbers to log; what is learned stays as it is."""
+        if not self.evaluator.due(self.iteration):
+            return {}
+        return self.evaluator.run(self.agent.actor)
+
     def checkpoint(self) -> Checkpoint:
         """Return everything the run goes on from, golden trace included."""
         deployment, env = self.task.deployment, self.task.env
@@ -208,7 +233,11 @@ class Run:
             env_steps=self.env_steps,
             agent=self.agent.state_dict(),
             collector=self.collector.state_dict(),
-            progress={"episodes": self.episodes.state_dict(), "faults": dict(self.faults)},
+            progress={
+                "episodes": self.episodes.state_dict(),
+                "faults": dict(self.faults),
+                "evaluation": self.evaluator.state_dict(),
+            },
             rng=global_rng_state(),
             versions=package_versions(),
             contract=deployment.contract_json() if deployment else None,
@@ -237,34 +266,7 @@ class Run:
             text = " ".join(str(error).split())
             raise BadInput(f"the checkpoint does not fit this run: {text}") from error
         self.faults.update(checkpoint.progress["faults"])
+        # Checkpoints made before there were evaluations have none.
+        self.evaluator.load_state_dict(checkpoint.progress.get("evaluation", {"returns": []}))
         self.iteration, self.env_steps = checkpoint.iteration, checkpoint.env_steps
         restore_global_rng_state(checkpoint.rng)
-
-
-class _StopOnInterrupt:
-    """Turns the first Ctrl-C into a request; the second one interrupts as usual."""
-
-    def __init__(self) -> None:
-        """Nothing is requested yet."""
-        self.requested = False
-        self._previous: Any = None
-
-    def __enter__(self) -> _StopOnInterrupt:
-        """Take over SIGINT; signals belong to the main thread, elsewhere nothing happens."""
-        if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._request)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Give SIGINT back."""
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
-
-    def _request(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -35,7 +35,13 @@ from sim2sim import metrics, scenarios
 from sim2sim.metrics import Thresholds
 from sim2sim.scenarios import nominal_schedule
 from tests.helpers.contracts import quadruped_contract
-from trainer.config import NetworkConfig, PPOConfig, SymmetryConfig, TrainConfig
+from trainer.config import (
+    EvaluationConfig,
+    NetworkConfig,
+    PPOConfig,
+    SymmetryConfig,
+    TrainConfig,
+)
 from trainer.tasks.commands import CommandConfig
 from trainer.tasks.quadruped_flat import train_config
 from trainer.tasks.randomization import RandomizationConfig
@@ -113,6 +119,7 @@ def settings_table() -> str:
     rows: list[tuple[object, ...]] = []
     for prefix, kind, used in (
         ("", TrainConfig, recipe),
+        ("evaluation.", EvaluationConfig, recipe.evaluation),
         ("network.", NetworkConfig, recipe.network),
         ("ppo.", PPOConfig, recipe.ppo),
         ("ppo.symmetry.", SymmetryConfig, recipe.ppo.symmetry),

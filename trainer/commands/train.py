@@ -19,6 +19,8 @@ import tyro
 from robot_runtime.errors import BadInput, ExitCode
 from trainer.checkpoint import checkpoint_folder, find_checkpoint, load_checkpoint
 from trainer.config import TrainConfig
+from trainer.evaluation import SEED_OFFSET
+from trainer.loggers import require_packages
 from trainer.progress import console_report
 from trainer.tasks.base import TASKS, find_task, recipe_of
 from trainer.train import TrainResult, train
@@ -79,13 +81,18 @@ def main(argv: list[str]) -> int:
     config = options.config
     if config.device == "cuda" and not torch.cuda.is_available():
         raise BadInput("device 'cuda' is not available: torch sees no GPU; there is: cpu")
+    require_packages(config.loggers)
     folder = _run_folder(options, resumed)
     threads = config.sim_threads
     task = make(
         num_envs=config.num_envs, seed=config.seed, device=config.device, num_threads=threads
     )
     report = console_report(config.iterations, checkpoint.iteration if checkpoint else 0)
-    result = train(name, task, config, folder, resume=checkpoint, report=report)
+    eval_env = None
+    if config.evaluation.every:
+        episodes, seed = config.evaluation.episodes, config.seed + SEED_OFFSET
+        eval_env = make(num_envs=episodes, seed=seed, device=config.device, num_threads=threads).env
+    result = train(name, task, config, folder, resume=checkpoint, report=report, eval_env=eval_env)
     _tell(folder, result, as_json=options.json)
     return ExitCode.INTERRUPTED if result.interrupted else ExitCode.GOOD
 
@@ -161,10 +168,15 @@ def _run_folder(options: Options, resumed: Path | None) -> Path:
 def _tell(folder: Path, result: TrainResult, *, as_json: bool) -> None:
     """Print how the run ended."""
     if as_json:
-        plain = {**dataclasses.asdict(result), "checkpoint": str(result.checkpoint)}
+        best = None if result.best is None else str(result.best)
+        plain = {**dataclasses.asdict(result), "checkpoint": str(result.checkpoint), "best": best}
         json.dump({"run": str(folder), **plain}, sys.stdout)
         sys.stdout.write("\n")
         return
-    how = "interrupted" if result.interrupted else "done"
+    how = "interrupted" if result.interrupted else "stopped" if result.stopped else "done"
     print(f"{how}: {result.iterations} iterations, {result.env_steps} steps")
+    if result.stopped:
+        print(f"because: {result.stopped}")
     print(f"checkpoint: {result.checkpoint}")
+    if result.best:
+        print(f"best checkpoint: {result.best}")
