@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.util
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,6 +16,7 @@ import gymnasium
 import pytest
 
 from tests.trainer.adapters.rsl_rl_envs import Grouped
+from trainer.rsl_rl_checkpoints import read_rsl_rl_checkpoint
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -177,3 +180,26 @@ def test_what_is_missing_on_the_command_line_is_said(
     with pytest.raises(SystemExit):
         module.parse(*arguments)
     assert "required: " in capsys.readouterr().err
+
+
+MJLAB = os.environ.get("SUREFOOT_MJLAB_PYTHON", "")
+"""A Python with mjlab 1.6, which pins another MuJoCo, and what the trainer needs."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MJLAB, reason="SUREFOOT_MJLAB_PYTHON names no Python with mjlab")
+def test_mjlab_for_real(tmp_path: Path) -> None:
+    """Two iterations of a velocity task on the CPU: the first run compiles for minutes."""
+    done = subprocess.run(
+        [MJLAB, str(EXAMPLES / "mjlab_train.py"), "Mjlab-Velocity-Flat-Unitree-Go1", "--num-envs",
+         "8", "--device", "cpu", "--max-iterations", "2", "--log-root", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    (folder,) = (tmp_path / "go1_velocity").iterdir()
+    assert sorted(path.name for path in folder.glob("*.pt")) == ["model_0.pt", "model_1.pt"]
+    checkpoint = read_rsl_rl_checkpoint(folder / "model_1.pt")
+    assert checkpoint.shapes["actor"].hidden == (512, 256, 128)
+    assert checkpoint.optimizer is not None
+    assert {slot.step for slot in checkpoint.optimizer.slots.values()} == {40.0}
