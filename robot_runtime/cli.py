@@ -42,6 +42,10 @@ class Verb:
 VERBS = {
     "demo": Verb(summary="train, export, validate and run a quadruped, end to end", extra="all"),
     "train": Verb(summary="train a policy with PPO", extra="train"),
+    "eval": Verb(
+        summary="run episodes of a checkpoint's policy and tell how they went", extra="train"
+    ),
+    "plot": Verb(summary="draw the learning curves of runs", extra="train"),
     "export": Verb(
         summary="turn a checkpoint into a policy file that proves itself", extra="export"
     ),

@@ -152,7 +152,7 @@ class MlflowWriter:
     ) -> Any:
         name = folder.resolve().name
         run = self._client.create_run(experiment, tags=tags, run_name=name)
-        parameters = [self._entities.Param(k, str(v)) for k, v in _flat(settings).items()]
+        parameters = [self._entities.Param(k, str(v)) for k, v in flat_settings(settings).items()]
         self._client.log_batch(run.info.run_id, params=parameters)
         return run
 
@@ -264,12 +264,12 @@ def _experiment(client: Any) -> str:
     return known.experiment_id if known else client.create_experiment(name)
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested settings by dotted names."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
+            flat |= flat_settings(value, f"{prefix}{name}.")
         else:
             flat[f"{prefix}{name}"] = value
     return flat

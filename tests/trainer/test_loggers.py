@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import logging
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,10 @@ def wandb_records(path: Path) -> Iterator[Any]:
             yield record
 
 
+def is_whole(path: Path) -> bool:
+    return any(record.WhichOneof("record_type") == "exit" for record in wandb_records(path))
+
+
 def test_wandb_writes_a_run_that_can_be_sent_later(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     write_rows(tmp_path, "wandb")
@@ -91,6 +96,10 @@ def test_wandb_writes_a_run_that_can_be_sent_later(tmp_path: Path) -> None:
     assert path.name == f"run-{run_id(tmp_path)}.wandb"
     rows: dict[int, dict[str, float]] = {}
     config: dict[str, str] = {}
+    # A process of wandb's own writes the file, and is not always done when the run is finished.
+    end = time.monotonic() + 30.0
+    while not is_whole(path) and time.monotonic() < end:
+        time.sleep(0.05)
     for record in wandb_records(path):
         if record.WhichOneof("record_type") == "history":
             items = {(i.key or ".".join(i.nested_key)): i.value_json for i in record.history.item}
