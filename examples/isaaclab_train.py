@@ -36,6 +36,7 @@ def parse(argv: list[str], add_arguments: AddArguments) -> tuple[argparse.Namesp
     parser.add_argument("--task", required=True, help="name of the task")
     parser.add_argument("--agent", default="rsl_rl_cfg_entry_point", help="its agent configuration")
     parser.add_argument("--num_envs", type=int, help="environments; default: the task's")
+    parser.add_argument("--logger", help="tensorboard or wandb; default: the agent's")
     parser.add_argument("--seed", type=int, help="seed; default: the agent's")
     parser.add_argument("--max_iterations", type=int, help="iterations; default: the agent's")
     parser.add_argument("--checkpoint", type=Path, help="file of ours or of rsl_rl to go on from")
@@ -54,6 +55,8 @@ def configure(env_cfg: Any, agent_cfg: Any, options: argparse.Namespace) -> None
         agent_cfg.max_iterations = options.max_iterations
     if getattr(options, "device", None) is not None:
         env_cfg.sim.device = agent_cfg.device = options.device
+    if options.logger is not None:
+        agent_cfg.logger = options.logger
     env_cfg.seed = agent_cfg.seed
     # With it time limits bootstrap from the observation the episode ended with.
     if hasattr(env_cfg, "compute_final_obs"):

@@ -27,6 +27,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("task", help="name of the task")
     parser.add_argument("--num-envs", type=int, help="environments; default: the task's")
     parser.add_argument("--device", default="cuda:0", help="cuda:N or cpu")
+    parser.add_argument("--logger", help="tensorboard or wandb; default: the agent's")
     parser.add_argument("--seed", type=int, help="seed; default: the agent's")
     parser.add_argument("--max-iterations", type=int, help="iterations; default: the agent's")
     parser.add_argument("--checkpoint", type=Path, help="file of ours or of rsl_rl to go on from")
@@ -42,6 +43,8 @@ def configure(env_cfg: Any, agent_cfg: Any, options: argparse.Namespace) -> None
         agent_cfg.seed = options.seed
     if options.max_iterations is not None:
         agent_cfg.max_iterations = options.max_iterations
+    if options.logger is not None:
+        agent_cfg.logger = options.logger
     env_cfg.seed = agent_cfg.seed
     # With it time limits bootstrap from the observation the episode ended with.
     if hasattr(env_cfg, "capture_terminal_observations"):

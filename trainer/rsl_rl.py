@@ -139,7 +139,9 @@ class OnPolicyRunner:
         if self._log_dir is not None:
             store_code_state(self._log_dir, self._repositories)
         with (
-            Writers(self._log_dir, self.settings.logger, start=run.iteration) as writers,
+            Writers(
+                self._log_dir, self.settings.logger, start=run.iteration, settings=self.cfg
+            ) as writers,
             console_report(total, run.iteration) as shown,
         ):
             for _ in range(num_learning_iterations):

@@ -18,7 +18,7 @@ from torch import Tensor
 from robot_runtime.errors import BadInput, Refused
 from tests.trainer.adapters.rsl_rl_envs import Grouped
 from tests.trainer.toys.surefoot_toys import PointEnv
-from trainer.compat.writers import make_writer
+from trainer.compat.writers import find_logger
 from trainer.env import Observations, StepResult
 from trainer.envs.as_rsl_rl import RslRlVecEnv
 from trainer.metrics import read_metrics
@@ -323,11 +323,14 @@ def test_loggers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (own,) = INSTANCES
     assert (own.tag, own.log_dir, own.stopped) == ("a", str(tmp_path), True)
     assert {step for tag, _, step in own.scalars if tag == "Loss/value"} == {1, 2}
-    assert make_writer("tensorboard", tmp_path) is None
+    assert find_logger("tensorboard", tmp_path) == (("tensorboard",), [])
+    wandb = {"class_name": "WandbLogWriter", "project_name": "x"}
+    assert find_logger(wandb, tmp_path) == (("tensorboard", "wandb"), [])
     with caplog.at_level(logging.WARNING):
-        assert make_writer({"class_name": "NeptuneLogWriter", "project": "x"}, tmp_path) is None
+        found = find_logger({"class_name": "NeptuneLogWriter", "project": "x"}, tmp_path)
+    assert found == (("tensorboard",), [])
     assert "Neptune's service ended in March 2026" in caplog.text
     with pytest.raises(BadInput, match=r"no logger 'nowhere\.Writer'"):
-        make_writer("nowhere.Writer", tmp_path)
+        find_logger("nowhere.Writer", tmp_path)
     with pytest.raises(BadInput, match="has no method 'add_scalar'"):
-        make_writer({"class_name": lambda log_dir: object()}, tmp_path)
+        find_logger({"class_name": lambda log_dir: object()}, tmp_path)

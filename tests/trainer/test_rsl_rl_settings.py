@@ -77,7 +77,7 @@ def test_every_key_is_reported_once() -> None:
             assert "clip_actions" in keys
         for section in ("policy", "actor", "critic", "algorithm"):
             expected |= {f"{section}.{key}" for key in config.get(section, {})}
-        expected -= {"actor.distribution_cfg", "logger"}
+        expected -= {"actor.distribution_cfg"}
         assert expected <= set(keys), expected - set(keys)
     table = settings.table()
     assert "ignored  algorithm.use_mixed_precision = True: float32 is used" in table

@@ -40,11 +40,11 @@ _TOP_IGNORED: dict[str, str] = {
     "device": "the runner is told",
     "clip_actions": "the environment's wrapper clips",
     "check_for_nan": "what is not finite is always caught, and costs its sample, not the run",
-    "wandb_project": "",
-    "neptune_project": "",
-    "multi_gpu": "",
-    "upload_model": "",
-    "wandb_tags": "",
+    "wandb_project": "for Weights & Biases, where `logger` names it",
+    "neptune_project": "Neptune's service ended in March 2026",
+    "multi_gpu": "set by rsl_rl itself",
+    "upload_model": "files stay in the log folder",
+    "wandb_tags": "runs have no tags",
 }
 """Settings at the top that change nothing here."""
 
@@ -216,6 +216,9 @@ def _read_top(config: Mapping[str, Any], reports: Reports) -> dict[str, Any]:
     seed = config.get("seed")
     if seed is not None:
         reports.add("seed", seed, "mapped", "exploration and minibatches")
+    spec = config.get("logger", "tensorboard")
+    named = spec.get("class_name") if isinstance(spec, Mapping) else spec
+    reports.add("logger", getattr(named, "__name__", named), "mapped", "where metrics go")
     sections = ("algorithm", "policy", "actor", "critic", "student", "teacher", "surefoot")
     done = {"class_name", "obs_groups", "save_interval", "seed", "num_steps_per_env", "logger",
             "torch_compile_mode", "empirical_normalization", *sections}  # fmt: skip
@@ -229,7 +232,7 @@ def _read_top(config: Mapping[str, Any], reports: Reports) -> dict[str, Any]:
         "obs_groups": dict(groups) if groups else None,
         "save_interval": interval,
         "seed": None if seed is None or int(seed) < 0 else int(seed),
-        "logger": config.get("logger", "tensorboard"),
+        "logger": spec,
     }
 
 

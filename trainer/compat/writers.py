@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import subprocess
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from robot_runtime.errors import BadInput
 from robot_runtime.files import atomic_write
+from trainer.loggers import ScalarWriter
 from trainer.metrics import MetricLog
 
 logger = logging.getLogger(__name__)
@@ -35,56 +37,50 @@ NAMES = {
 the last hundred.
 """
 
-GENERIC = ("tensorboard",)
-"""Loggers that TensorBoard and JSON lines stand for."""
-
-_GONE = {
-    "neptune": "Neptune's service ended in March 2026",
-    "NeptuneLogWriter": "Neptune's service ended in March 2026",
-    "wandb": "there is no writer for Weights & Biases here",
-    "WandbLogWriter": "there is no writer for Weights & Biases here",
+_KNOWN = {
+    "tensorboard": ("tensorboard",),
+    "wandb": ("tensorboard", "wandb"),
+    "WandbLogWriter": ("tensorboard", "wandb"),
+    "neptune": ("tensorboard",),
+    "NeptuneLogWriter": ("tensorboard",),
 }
-"""Loggers that cannot be had, and why."""
-
-
-class ScalarWriter(Protocol):
-    """Any logger: what rsl_rl asks of one, too."""
-
-    def add_scalar(self, tag: str, value: float, global_step: int) -> None:
-        """Take a number."""
-        ...
+"""Loggers of rsl_rl by name, and which of ours take their place."""
 
 
 class Writers(AbstractContextManager["Writers"]):
-    """TensorBoard, JSON lines and, where the configuration names one, a logger of the user's."""
+    """JSON lines always, and what the configuration names; without a folder, nothing."""
 
-    def __init__(self, folder: Path | None, spec: Any, *, start: int) -> None:
-        """Open them; without a folder nothing is written.
+    def __init__(
+        self, folder: Path | None, spec: Any, *, start: int, settings: Mapping[str, Any]
+    ) -> None:
+        """Open them.
 
         Args:
             folder: The log folder.
             spec: What the configuration says about the logger: a name, or `class_name` and the
                 arguments of the class.
             start: Iterations already done.
+            settings: The configuration, for loggers that keep it.
 
         Raises:
             BadInput: The logger cannot be found or made.
+            MissingExtra: The logger's package is not installed.
         """
         self._log: MetricLog | None = None
-        self._own: ScalarWriter | None = None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            self._own = make_writer(spec, folder)
-            self._log = MetricLog(folder, start=start)
+            names, own = find_logger(spec, folder)
+            if "wandb" in names and settings.get("wandb_project"):
+                os.environ.setdefault("WANDB_PROJECT", str(settings["wandb_project"]))
+            self._log = MetricLog(
+                folder, start=start, loggers=names, settings=settings, writers=own
+            )
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of an iteration, counted from 1."""
-        named = {NAMES.get(name, name): value for name, value in metrics.items()}
         if self._log is not None:
+            named = {NAMES.get(name, name): value for name, value in metrics.items()}
             self._log.write(iteration, named)
-        if self._own is not None:
-            for name, value in named.items():
-                self._own.add_scalar(name, value, iteration)
 
     def __exit__(
         self,
@@ -95,31 +91,47 @@ class Writers(AbstractContextManager["Writers"]):
         """Close them."""
         if self._log is not None:
             self._log.__exit__(kind, error, trace)
-        stop = getattr(self._own, "stop", None)
-        if callable(stop):
-            stop()
 
 
-def make_writer(spec: Any, folder: Path) -> ScalarWriter | None:
-    """Return the user's own logger, None where the usual ones do.
+class _Own:
+    """A logger of the user's as rsl_rl has them: `stop` at the end instead of `close`."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int, /) -> None:
+        self._writer.add_scalar(tag, scalar_value, global_step)
+
+    def close(self) -> None:
+        for name in ("stop", "close"):
+            end = getattr(self._writer, name, None)
+            if callable(end):
+                end()
+                return
+
+
+def find_logger(spec: Any, folder: Path) -> tuple[tuple[str, ...], list[ScalarWriter]]:
+    """Return the names of our loggers and the user's own ones that a configuration asks for.
 
     Raises:
-        BadInput: It cannot be found, or has no `add_scalar`.
+        BadInput: A class cannot be found, or has no `add_scalar`.
     """
     if spec is None:
-        return None
-    arguments = {"class_name": spec} if isinstance(spec, str | type) else dict(spec)
-    name = arguments.pop("class_name", None)
-    if name in _GONE:
-        logger.warning("%s: metrics go to TensorBoard and metrics.jsonl", _GONE[name])
-        return None
-    if name is None or name in GENERIC:
-        return None
+        return _KNOWN["tensorboard"], []
+    arguments = dict(spec) if isinstance(spec, Mapping) else {"class_name": spec}
+    name = arguments.pop("class_name", "tensorboard")
+    if isinstance(name, str) and name in _KNOWN:
+        if name in ("neptune", "NeptuneLogWriter"):
+            logger.warning(
+                "Neptune's service ended in March 2026: metrics go to TensorBoard and "
+                "metrics.jsonl, and to any class with add_scalar that `logger` names"
+            )
+        return _KNOWN[name], []
     kind: Any = name if callable(name) else _find(str(name))
     writer = kind(log_dir=str(folder), **arguments)
     if not callable(getattr(writer, "add_scalar", None)):
         raise BadInput(f"logger {name}: it has no method 'add_scalar'")
-    return writer
+    return _KNOWN["tensorboard"], [_Own(writer)]
 
 
 def _find(name: str) -> Any:

@@ -192,7 +192,8 @@ def test_mjlab_for_real(tmp_path: Path) -> None:
     """Two iterations of a velocity task on the CPU: the first run compiles for minutes."""
     done = subprocess.run(
         [MJLAB, str(EXAMPLES / "mjlab_train.py"), "Mjlab-Velocity-Flat-Unitree-Go1", "--num-envs",
-         "8", "--device", "cpu", "--max-iterations", "2", "--log-root", str(tmp_path)],
+         "8", "--device", "cpu", "--max-iterations", "2", "--log-root", str(tmp_path),
+         "--logger", "tensorboard"],
         env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
