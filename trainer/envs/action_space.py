@@ -10,7 +10,7 @@ from trainer.env import VecEnv
 
 Kind = Literal["continuous", "discrete"]
 
-KINDS_WITH_A_HEAD: frozenset[Kind] = frozenset({"continuous"})
+KINDS_WITH_A_HEAD: frozenset[Kind] = frozenset({"continuous", "discrete"})
 """The kinds of action that a policy can give."""
 
 

@@ -84,6 +84,9 @@ class PhysicsParams:
     strength: torch.Tensor
 
 
+_PARAMS = tuple(field.name for field in fields(PhysicsParams))
+
+
 class BatchedPhysics:
     """`mujoco.batch.Batch` under the actuators of a contract.
 
@@ -124,6 +127,7 @@ class BatchedPhysics:
         self._body_xpos: NDArray[np.float64] = self._batch.bind("xpos")
         self._force: NDArray[np.float64] = self._batch.bind("actuator_force")
         self._base_qpos, self._base_dof = base_addresses(model, contract.robot.base_body)
+        self._height = self._qpos[:, self._base_qpos + 2]
         self._addresses = joint_addresses(model, contract)
         self._joint_qpos = _columns(self._addresses.qpos)
         self._joint_dof = _columns(self._addresses.dof)
@@ -133,6 +137,7 @@ class BatchedPhysics:
         self._law = Actuator(contract, lambda x: torch.as_tensor(x, dtype=torch.float32))
         self._physics_per_pd = round(contract.timing.pd_dt / contract.timing.physics_dt)
         self._base_id = int(model.body(contract.robot.base_body).id)
+        self._inertia_per_mass = model.body_inertia[self._base_id] / model.body_mass[self._base_id]
         self._faults: dict[str, NDArray[np.bool_]] = {}
         self._expand()
         self.nominal = nominal_params(model, contract, num_envs)
@@ -187,12 +192,12 @@ class BatchedPhysics:
             ``unstable`` and ``contact_overflow`` (MuJoCo's warnings) and ``engine`` (MuJoCo
             raised); kinds without a row are left out.
         """
-        fastest = np.abs(self._qvel).max(axis=1)
-        height = self._qpos[:, self._base_qpos + 2]
         # Written so that NaN counts as bad: every comparison with it is False.
-        sound = (fastest < _MAX_SPEED) & (np.abs(height) < _MAX_HEIGHT_M)
-        if not sound.all():
-            self._mark("state", ~sound)
+        if not (
+            np.abs(self._qvel).max() < _MAX_SPEED and np.abs(self._height).max() < _MAX_HEIGHT_M
+        ):
+            fastest = np.abs(self._qvel).max(axis=1)
+            self._mark("state", ~((fastest < _MAX_SPEED) & (np.abs(self._height) < _MAX_HEIGHT_M)))
         warned = self._batch.warning[:, :, 1]
         if warned.any():
             for name, kinds in _WARNINGS.items():
@@ -253,16 +258,13 @@ class BatchedPhysics:
             params: The new values of these rows, leading shape (k,).
         """
         index = torch.from_numpy(rows)
-        for field in fields(PhysicsParams):
-            getattr(self.params, field.name)[index] = getattr(params, field.name).clone()
+        for name in _PARAMS:
+            getattr(self.params, name)[index] = getattr(params, name).clone()
         # Every geom, so that the larger of two frictions, which MuJoCo takes, is the drawn one.
         self._friction[rows, :, 0] = params.friction.numpy()[:, None]
         mass = params.base_mass.numpy().astype(np.float64)
-        nominal = self._model.body_mass[self._base_id]
         self._mass[rows, self._base_id] = mass
-        self._inertia[rows, self._base_id] = (
-            self._model.body_inertia[self._base_id] * (mass / nominal)[:, None]
-        )
+        self._inertia[rows, self._base_id] = self._inertia_per_mass * mass[:, None]
         if not self._explicit:
             self._set_gains(rows, params)
         self._batch.set_const(rows)
@@ -270,8 +272,8 @@ class BatchedPhysics:
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Integration rows with warm start and time, and the randomized fields."""
         state = {"rows": torch.from_numpy(self._batch.state.copy())}
-        for field in fields(PhysicsParams):
-            state[field.name] = getattr(self.params, field.name).clone()
+        for name in _PARAMS:
+            state[name] = getattr(self.params, name).clone()
         return state
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -284,7 +286,7 @@ class BatchedPhysics:
         self._batch.state[:] = state["rows"].numpy()
         self._batch.warning[:] = 0
         self._faults = {}
-        params = PhysicsParams(**{f.name: state[f.name].clone() for f in fields(PhysicsParams)})
+        params = PhysicsParams(**{name: state[name].clone() for name in _PARAMS})
         self.set_params(np.arange(self.num_envs), params)
 
     def data(self, row: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
@@ -303,6 +305,7 @@ class BatchedPhysics:
         self._gain: NDArray[np.float64] = self._batch.expand("actuator_gainprm")
         self._bias: NDArray[np.float64] = self._batch.expand("actuator_biasprm")
         self._range: NDArray[np.float64] = self._batch.expand("actuator_forcerange")
+        self._nominal_range = np.array(self._model.actuator_forcerange)
         if not self._damping_inside:
             self._damping: NDArray[np.float64] = self._batch.expand("dof_damping")
 
@@ -313,7 +316,7 @@ class BatchedPhysics:
         kd = params.kd_scale.numpy() * strength * self._kd
         self._gain[rows, :, 0] = kp
         self._bias[rows, :, 1] = -kp
-        self._range[rows] = strength[:, :, None] * self._model.actuator_forcerange
+        self._range[rows] = strength[:, :, None] * self._nominal_range
         if self._damping_inside:
             self._bias[rows, :, 2] = -kd
         else:

@@ -324,12 +324,12 @@ class RobotEnv:
     def _randomize(self, rows: NDArray[np.int64], u: Tensor) -> None:
         """Give robots the physics of a new episode."""
         robots = draw_robots(u, self.config.randomization, len(self._contract.joints))
-        nominal = self.physics.nominal
+        friction, base_mass = self.physics.nominal.friction[:1], self.physics.nominal.base_mass[0]
         self.physics.set_params(
             rows,
             PhysicsParams(
-                friction=nominal.friction[rows] if robots.friction is None else robots.friction,
-                base_mass=nominal.base_mass[rows] + robots.payload,
+                friction=friction.repeat(len(rows)) if robots.friction is None else robots.friction,
+                base_mass=base_mass + robots.payload,
                 kp_scale=robots.kp_scale,
                 kd_scale=robots.kd_scale,
                 strength=robots.strength,
