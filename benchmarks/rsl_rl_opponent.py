@@ -158,12 +158,12 @@ class Pair:
             for t in range(self._case.num_steps):
                 step = RolloutStorage.Transition()
                 obs = TensorDict({"policy": rollout.obs["policy"][t]}, [self._case.num_envs])
-                normal = torch.distributions.Normal(rollout.mean[t], std)
+                normal = torch.distributions.Normal(rollout.outputs[t], std)
                 step.observations = obs
                 step.actions = rollout.action[t]
                 step.values = theirs.critic(obs)
                 step.actions_log_prob = normal.log_prob(rollout.action[t]).sum(-1)
-                step.distribution_params = (rollout.mean[t], std.expand_as(rollout.mean[t]))
+                step.distribution_params = (rollout.outputs[t], std.expand_as(rollout.outputs[t]))
                 # Their bootstrap of a time limit: V(s_t), which is also what our `final_obs` says.
                 bootstrap = 0.99 * theirs.critic(obs).squeeze(-1) * rollout.truncated[t]
                 step.rewards = rollout.reward[t] + bootstrap
@@ -276,7 +276,7 @@ def _rollout(case: Case, ours: PPO) -> Rollout:
     obs = torch.randn(t + 1, n, case.obs_dim)
     # The policy that acted differs a little from the one that learns: a divergence of 0 up to
     # rounding at the first step would make the learning rate a matter of how products are summed.
-    mean = torch.stack([ours.act(obs[i])[1] for i in range(t)])
+    mean = torch.stack([ours.act(obs[i]).outputs for i in range(t)])
     mean = mean + 0.02 * torch.randn_like(mean)
     terminated = torch.rand(t, n) < 0.01
     # Never both: rsl_rl then adds the value of a state that is worth nothing.
@@ -285,7 +285,7 @@ def _rollout(case: Case, ours: PPO) -> Rollout:
         obs={"policy": obs},
         final_obs=obs[:-1].clone(),
         action=mean + torch.randn_like(mean),
-        mean=mean,
+        outputs=mean,
         reward=torch.randn(t, n),
         terminated=terminated,
         truncated=truncated,

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from trainer.config import PPOConfig
-from trainer.distributions import gaussian_log_prob
 from trainer.gae import generalized_advantages
 from trainer.losses import explained_variance
 from trainer.networks.actor_critic import ACTOR_GROUP, Actor, Critic
+from trainer.networks.head import Constants, HeadMirror
 from trainer.rollout import Rollout
 from trainer.symmetry import MirrorTable
 
@@ -30,8 +30,8 @@ class Minibatch:
     Attributes:
         actor_in: Normalized observations of the actor.
         critic_in: Normalized observations of the critic.
-        action: Sampled raw actions.
-        old_mean: Means when the actions were sampled.
+        action: Samples that the actions were made of.
+        old_outputs: What the actor's network gave when they were sampled.
         old_log_prob: Log-probability of the actions when they were sampled, ``(rows,)``.
         old_value: V(s_t) when the rollout was taken, ``(rows,)``.
         advantage: Advantages, ``(rows,)``.
@@ -41,7 +41,7 @@ class Minibatch:
     actor_in: Tensor
     critic_in: Tensor
     action: Tensor
-    old_mean: Tensor
+    old_outputs: Tensor
     old_log_prob: Tensor
     old_value: Tensor
     advantage: Tensor
@@ -62,7 +62,7 @@ class Batch:
 
     Attributes:
         num_samples: Samples without their images.
-        old_std: Standard deviations when the actions were sampled, ``(num_actions,)``.
+        old_constants: `Head.constants` when the actions were sampled.
         explained_variance: How well the values explain the returns, 0-d.
     """
 
@@ -70,12 +70,12 @@ class Batch:
         self,
         columns: dict[str, Tensor],
         num_samples: int,
-        old_std: Tensor,
+        old_constants: Constants,
         explained_variance: Tensor,
     ) -> None:
         """Pack columns, each ``(rows, width)``, side by side."""
         self.num_samples = num_samples
-        self.old_std = old_std
+        self.old_constants = old_constants
         self.explained_variance = explained_variance
         # Inputs stay apart, so that a gathered minibatch has them dense, as matrix products want.
         self._inputs = {name: columns[name] for name in columns if name in _INPUTS}
@@ -141,13 +141,15 @@ def make_batch(
         lam=config.gae_lambda,
         valid=valid,
     )
-    std = actor.distribution.std()
+    head = actor.distribution
+    constants = head.constants()
+    old = head.distribution(rollout.outputs, constants)
     columns = {
         "actor_in": rollout.obs[ACTOR_GROUP][:-1],
         "critic_in": rollout.obs[critic_group][:-1],
         "action": rollout.action,
-        "old_mean": rollout.mean,
-        "old_log_prob": gaussian_log_prob(rollout.action, rollout.mean, std).unsqueeze(-1),
+        "old_outputs": rollout.outputs,
+        "old_log_prob": old.log_prob(rollout.action).unsqueeze(-1),
         "old_value": value[:-1].unsqueeze(-1),
         "advantage": advantage.unsqueeze(-1),
         "returns": returns.unsqueeze(-1),
@@ -164,11 +166,11 @@ def make_batch(
         columns["advantage"] = standardize(columns["advantage"])
     num_samples = columns["action"].shape[0]
     if mirror is not None:
-        columns = _with_images(columns, mirror, critic_group)
+        columns = _with_images(columns, mirror, head.reflection(mirror.action), critic_group)
     columns["actor_in"] = actor.normalizer(columns["actor_in"])
     if "critic_in" in columns:
         columns["critic_in"] = critic.normalizer(columns["critic_in"])
-    return Batch(columns, num_samples, std, explained)
+    return Batch(columns, num_samples, constants, explained)
 
 
 def _values(rollout: Rollout, critic: Critic, group: str) -> tuple[Tensor, Tensor]:
@@ -181,16 +183,16 @@ def _values(rollout: Rollout, critic: Critic, group: str) -> tuple[Tensor, Tenso
 
 
 def _with_images(
-    columns: dict[str, Tensor], mirror: MirrorTable, critic_group: str
+    columns: dict[str, Tensor], mirror: MirrorTable, head: HeadMirror, critic_group: str
 ) -> dict[str, Tensor]:
     """Append the mirror image of every sample; its value and probability are the sample's."""
     mirrors = {
-        "actor_in": mirror.obs[ACTOR_GROUP],
-        "critic_in": mirror.obs[critic_group],
-        "action": mirror.action,
-        "old_mean": mirror.action,
+        "actor_in": mirror.obs[ACTOR_GROUP].apply,
+        "critic_in": mirror.obs[critic_group].apply,
+        "action": head.sample,
+        "old_outputs": head.outputs,
     }
     return {
-        name: torch.cat([column, mirrors[name].apply(column) if name in mirrors else column])
+        name: torch.cat([column, mirrors[name](column) if name in mirrors else column])
         for name, column in columns.items()
     }

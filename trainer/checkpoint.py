@@ -24,6 +24,7 @@ from torch import Tensor
 from robot_runtime.errors import BadInput
 from robot_runtime.files import atomic_write
 from trainer.config import InvalidSetting, TrainConfig, config_from_plain, config_to_plain
+from trainer.envs.action_space import ActionSpace
 from trainer.networks.actor_critic import ACTOR_GROUP, Actor
 
 FORMAT = "surefoot-checkpoint"
@@ -45,6 +46,7 @@ class Checkpoint:
         config: Settings of the run; `config.seed` is its seed.
         obs_dims: Length of each observation group.
         num_actions: Length of an action.
+        action_sizes: How many choices each index of an action has; empty for a continuous one.
         iteration: Iterations done.
         env_steps: Environment steps done, over all environments.
         agent: State of `trainer.ppo.PPO`: networks with normalizers, optimizer, learning rate,
@@ -71,6 +73,7 @@ class Checkpoint:
     versions: dict[str, str]
     contract: str | None
     trace: Trace | None
+    action_sizes: tuple[int, ...] = ()
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -87,7 +90,11 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "versions": (dict,),
     "contract": (str, type(None)),
     "trace": (dict, type(None)),
+    "action_sizes": (tuple, list),
 }
+
+_LATER: dict[str, Any] = {"action_sizes": ()}
+"""What older files of this schema lack, and what they meant."""
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -126,6 +133,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             f"checkpoint '{path}' has schema {schema}, which is newer than the {SCHEMA} that this "
             "version reads: update surefoot"
         )
+    content = {**_LATER, **content}
     for name, types in _TYPES.items():
         if name not in content:
             raise BadInput(f"checkpoint '{path}' lacks '{name}'")
@@ -136,7 +144,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except (InvalidSetting, TypeError, AttributeError) as error:
         raise BadInput(f"checkpoint '{path}': {error}") from error
     fields: dict[str, Any] = {name: content[name] for name in _TYPES}
-    fields["config"] = config
+    fields |= {"config": config, "action_sizes": tuple(content["action_sizes"])}
     return Checkpoint(**fields)
 
 
@@ -166,6 +174,15 @@ def checkpoint_path(run: Path, iteration: int) -> Path:
     return checkpoint_folder(run) / f"iteration_{iteration:07d}{SUFFIX}"
 
 
+def action_space(checkpoint: Checkpoint) -> ActionSpace:
+    """Return what the environment of a checkpoint takes as an action."""
+    return ActionSpace(
+        kind="discrete" if checkpoint.action_sizes else "continuous",
+        num_actions=checkpoint.num_actions,
+        sizes=checkpoint.action_sizes,
+    )
+
+
 def build_actor(checkpoint: Checkpoint) -> Actor:
     """Build the deterministic policy of a checkpoint, on the CPU.
 
@@ -178,7 +195,7 @@ def build_actor(checkpoint: Checkpoint) -> Actor:
     """
     try:
         dim = checkpoint.obs_dims[ACTOR_GROUP]
-        actor = Actor(dim, checkpoint.num_actions, checkpoint.config.network, torch.Generator())
+        actor = Actor(dim, action_space(checkpoint), checkpoint.config.network, torch.Generator())
         actor.load_state_dict(checkpoint.agent["actor"])
     except KeyError as error:
         raise BadInput(f"the checkpoint has no {error}") from error
@@ -219,11 +236,21 @@ def trace_from_arrays(arrays: Mapping[str, np.ndarray]) -> Trace:
 
 
 def trace_to_arrays(trace: Trace) -> dict[str, np.ndarray]:
-    """Turn the trace of a checkpoint back into arrays; texts come back as one axis."""
-    return {
-        name: np.array(value) if isinstance(value, list) else value.numpy()
-        for name, value in trace.items()
-    }
+    """Turn the trace of a checkpoint back into arrays; texts come back as one axis.
+
+    Raises:
+        BadInput: Something in it is no array; the message names it.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in trace.items():
+        if isinstance(value, list):
+            arrays[name] = np.array([str(item) for item in value])
+        # A stride of 0 makes a tensor of any size of one number.
+        elif isinstance(value, Tensor) and value.device.type == "cpu" and value.is_contiguous():
+            arrays[name] = value.numpy()
+        else:
+            raise BadInput(f"golden trace: {name} is no array")
+    return arrays
 
 
 def package_versions() -> dict[str, str]:

@@ -8,65 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from robot_runtime.errors import BadInput
+from trainer.network_config import NetworkConfig
+from trainer.settings import InvalidSetting, check_range
 
-
-class InvalidSetting(BadInput, ValueError):
-    """A setting outside its range, or two settings that exclude each other."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NetworkConfig:
-    """Shape and start of the actor and the critic."""
-
-    actor_hidden: tuple[int, ...] = (128, 64)
-    """Widths of the actor's hidden layers, from the input on."""
-
-    critic_hidden: tuple[int, ...] = (128, 64)
-    """Widths of the critic's hidden layers, from the input on."""
-
-    activation: Literal["elu", "relu", "silu", "tanh"] = "elu"
-    """Nonlinearity after every hidden layer."""
-
-    init_std: float = 1.0
-    """Standard deviation of the exploration noise at the start, in units of the raw action."""
-
-    min_std: float = 0.01
-    """Floor of the standard deviation; the gradient stays alive at the floor."""
-
-    max_std: float = 10.0
-    """Ceiling of the standard deviation."""
-
-    std_kind: Literal["log", "scalar"] = "log"
-    """Whether the logarithm of the standard deviation or the deviation itself is learned."""
-
-    normalize_obs: bool = True
-    """Whether observations are normalized by their running mean and deviation."""
-
-    obs_clip: float = 10.0
-    """Bound of the normalized observations, in standard deviations; 0 switches it off."""
-
-    norm_eps: float = 0.01
-    """Added to the running deviation, so that a constant input is not blown up."""
-
-    def __post_init__(self) -> None:
-        """Check every field.
-
-        Raises:
-            InvalidSetting: Names the field, its value and what is allowed.
-        """
-        for name in ("actor_hidden", "critic_hidden"):
-            widths = getattr(self, name)
-            if any(width < 1 for width in widths):
-                raise InvalidSetting(f"{name} = {widths}: every width must be at least 1")
-        for name in ("init_std", "min_std", "max_std", "norm_eps"):
-            _check(self, name, low=0.0, open_low=True)
-        _check(self, "obs_clip", low=0.0)
-        if not self.min_std <= self.init_std <= self.max_std:
-            raise InvalidSetting(
-                f"init_std = {self.init_std}: must lie between min_std = {self.min_std} "
-                f"and max_std = {self.max_std}"
-            )
+__all__ = [
+    "GONE_LOGGERS",
+    "LATER_SETTINGS",
+    "LOGGERS",
+    "EvaluationConfig",
+    "InvalidSetting",
+    "NetworkConfig",
+    "PPOConfig",
+    "SymmetryConfig",
+    "TrainConfig",
+    "config_from_plain",
+    "config_to_plain",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +50,7 @@ class SymmetryConfig:
         Raises:
             InvalidSetting: Names the field, its value and what is allowed.
         """
-        _check(self, "mirror_coef", low=0.0)
+        check_range(self, "mirror_coef", low=0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,17 +136,17 @@ class PPOConfig:
             InvalidSetting: Names the field, its value and what is allowed.
         """
         for name in ("num_steps", "epochs", "minibatches"):
-            _check(self, name, low=1)
+            check_range(self, name, low=1)
         for name in ("gamma", "gae_lambda"):
-            _check(self, name, low=0.0, high=1.0)
+            check_range(self, name, low=0.0, high=1.0)
         for name in ("clip", "value_clip", "learning_rate", "desired_kl", "min_lr", "max_lr"):
-            _check(self, name, low=0.0, open_low=True)
+            check_range(self, name, low=0.0, open_low=True)
         for name in ("max_grad_norm", "adam_eps", "reward_scale"):
-            _check(self, name, low=0.0, open_low=True)
+            check_range(self, name, low=0.0, open_low=True)
         for name in ("kl_factor", "kl_band"):
-            _check(self, name, low=1.0, open_low=True)
+            check_range(self, name, low=1.0, open_low=True)
         for name in ("value_coef", "entropy_coef"):
-            _check(self, name, low=0.0)
+            check_range(self, name, low=0.0)
         if self.desired_kl is not None and self.lr_anneal != "none":
             raise InvalidSetting(
                 f"lr_anneal = {self.lr_anneal} and desired_kl = {self.desired_kl} both set the "
@@ -242,9 +199,9 @@ class EvaluationConfig:
             InvalidSetting: Names the field, its value and what is allowed.
         """
         for name in ("every", "patience"):
-            _check(self, name, low=0)
+            check_range(self, name, low=0)
         for name in ("episodes", "average"):
-            _check(self, name, low=1)
+            check_range(self, name, low=1)
         if self.target is not None and not math.isfinite(self.target):
             raise InvalidSetting(f"target = {self.target}: must be finite")
         if not self.every and (self.patience or self.target is not None):
@@ -301,9 +258,9 @@ class TrainConfig:
             InvalidSetting: Names the field, its value and what is allowed.
         """
         for name in ("num_envs", "iterations", "checkpoint_every", "torch_threads"):
-            _check(self, name, low=1)
+            check_range(self, name, low=1)
         for name in ("seed", "sim_threads"):
-            _check(self, name, low=0)
+            check_range(self, name, low=0)
         _check_loggers(self.loggers)
         samples = self.num_envs * self.ppo.num_steps
         if samples < 2 * self.ppo.minibatches:
@@ -362,22 +319,10 @@ def _check_loggers(names: tuple[str, ...]) -> None:
             raise InvalidSetting(f"unknown logger '{name}'; there are: {', '.join(LOGGERS)}")
 
 
-def _check(
-    config: object, name: str, *, low: float, high: float = math.inf, open_low: bool = False
-) -> None:
-    """Refuse a number outside ``low ... high``, a NaN or an infinity; None passes."""
-    value = getattr(config, name)
-    if value is None:
-        return
-    above = value > low if open_low else value >= low
-    if not (above and value <= high and math.isfinite(value)):
-        bound = f"{'above' if open_low else 'at least'} {low:g}"
-        bound += f" and at most {high:g}" if math.isfinite(high) else " and finite"
-        raise InvalidSetting(f"{name} = {value}: must be {bound}")
-
-
 LATER_SETTINGS: dict[str, Any] = {
     "loggers": ("tensorboard",),
     "evaluation": dataclasses.asdict(EvaluationConfig()),
+    "network.head": "gaussian",
+    "network.action_range": (-1.0, 1.0),
 }
 """Settings by their full names that older checkpoints of this schema lack, and what they did."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainer.distributions import gaussian_entropy
 from trainer.symmetry import Mirror
 
 Metrics = dict[str, Tensor]
@@ -55,13 +54,13 @@ def value_loss(
     return loss, {"loss/value": loss.detach()}
 
 
-def entropy_loss(std: Tensor) -> tuple[Tensor, Metrics]:
-    """Return minus the entropy of a diagonal Gaussian, [nat].
+def entropy_loss(entropy: Tensor) -> tuple[Tensor, Metrics]:
+    """Return minus the mean entropy of the action distributions, [nat].
 
     Args:
-        std: Standard deviations, shape ``(dim,)`` or ``(B, dim)``.
+        entropy: Their entropies, shape ``(B,)``, or 0-d if it is always the same.
     """
-    entropy = gaussian_entropy(std).mean()
+    entropy = entropy.mean()
     return -entropy, {"policy/entropy": entropy.detach()}
 
 
@@ -72,8 +71,8 @@ def mirror_loss(mean: Tensor, mean_of_mirrored: Tensor, mirror: Mirror) -> tuple
     the forward pass that the other losses use, so this costs no second one.
 
     Args:
-        mean: Mean actions for the observations, shape ``(B, num_actions)``.
-        mean_of_mirrored: Mean actions for the mirrored observations, shape ``(B, num_actions)``.
+        mean: Actions without exploration for the observations, shape ``(B, num_actions)``.
+        mean_of_mirrored: The same for the mirrored observations, shape ``(B, num_actions)``.
         mirror: The reflection of actions.
     """
     loss = (mean_of_mirrored - mirror.apply(mean.detach())).square().mean()

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from trainer.batch import Batch, Minibatch, make_batch
 from trainer.config import InvalidSetting, NetworkConfig, PPOConfig
-from trainer.distributions import gaussian_kl, gaussian_log_prob
+from trainer.distributions import Distribution
+from trainer.envs.action_space import ActionSpace
 from trainer.guard import LastFinite
 from trainer.losses import (
     Metrics,
@@ -23,7 +24,7 @@ from trainer.losses import (
 )
 from trainer.networks.actor_critic import ACTOR_GROUP, Actor, Critic, critic_group
 from trainer.normalizer import RunningNormalizer
-from trainer.rollout import Rollout
+from trainer.rollout import Acted, Rollout
 from trainer.schedules import adaptive_kl_lr, linear_lr
 from trainer.symmetry import MirrorTable
 
@@ -52,7 +53,7 @@ class PPO:
     def __init__(
         self,
         obs_dims: Mapping[str, int],
-        num_actions: int,
+        actions: ActionSpace | int,
         *,
         config: PPOConfig,
         network: NetworkConfig,
@@ -64,7 +65,7 @@ class PPO:
 
         Args:
             obs_dims: Length of each observation group.
-            num_actions: Length of an action.
+            actions: What the environment takes; a number is the length of a continuous action.
             config: Settings.
             network: Shape and start of the networks.
             seed: Seed of the weights, the exploration and the minibatches.
@@ -84,12 +85,15 @@ class PPO:
         self.device = device
         self._critic_group = critic_group(obs_dims)
         self._mirror = symmetry.to(device) if symmetry and config.symmetry.enabled else None
+        weights = torch.Generator().manual_seed(seed)
+        self.actor = Actor(obs_dims[ACTOR_GROUP], actions, network, weights).to(device)
+        self.critic = Critic(obs_dims[self._critic_group], network, weights).to(device)
         if self._mirror is not None:
             seen = {name: obs_dims[name] for name in (ACTOR_GROUP, self._critic_group)}
-            self._mirror.check(seen, num_actions)
-        weights = torch.Generator().manual_seed(seed)
-        self.actor = Actor(obs_dims[ACTOR_GROUP], num_actions, network, weights).to(device)
-        self.critic = Critic(obs_dims[self._critic_group], network, weights).to(device)
+            length = actions if isinstance(actions, int) else actions.num_actions
+            self._mirror.check(seen, length)
+            # A head that cannot mirror its actions says so now, not after the first rollout.
+            self.actor.distribution.reflection(self._mirror.action)
         self.generator = torch.Generator(device).manual_seed(seed + 1)
         self.lr = torch.tensor(config.learning_rate, device=device)
         parameters = [*self.actor.parameters(), *self.critic.parameters()]
@@ -103,18 +107,16 @@ class PPO:
         self._last_finite = LastFinite(self._live_tensors)
 
     @torch.no_grad()
-    def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def act(self, obs: Tensor) -> Acted:
         """Sample actions.
 
         Args:
             obs: Raw observations of the group `policy`, ``(N, dim)``.
-
-        Returns:
-            Actions and the means they were sampled around, ``(N, num_actions)`` each.
         """
-        mean = self.actor(obs)
-        noise = torch.randn(mean.shape, generator=self.generator, device=self.device)
-        return torch.addcmul(mean, noise, self.actor.distribution.std()), mean
+        head = self.actor.distribution
+        outputs = self.actor.outputs(obs)
+        sample = head.distribution(outputs, head.constants()).sample(self.generator)
+        return Acted(sample=sample, outputs=outputs, action=head.action(sample))
 
     def anneal(self, iteration: int, iterations: int) -> None:
         """Set the learning rate of an iteration, counted from 0, if the linear schedule is on."""
@@ -179,30 +181,33 @@ class PPO:
         if mirror is not None:
             rows = torch.cat([rows, rows + batch.num_samples])
         data = batch.take(rows)
-        mean = self._actor_net(data.actor_in)
-        std = self.actor.distribution.std()
+        head = self.actor.distribution
+        outputs, constants = self._actor_net(data.actor_in), head.constants()
         with torch.no_grad():
-            kl = gaussian_kl(data.old_mean[:count], batch.old_std, mean[:count], std).mean()
-        metrics = {"policy/kl": kl, "policy/std": std.detach().mean()}
-        # Means of the images are at hand for the mirror loss even where nothing else uses them.
+            old = head.distribution(data.old_outputs[:count], batch.old_constants)
+            new = head.distribution(outputs[:count], constants)
+            metrics = {"policy/kl": old.kl(new).mean(), **new.shown()}
+        # Outputs for the images are at hand for the mirror loss even where nothing else uses them.
         learned = data if config.symmetry.augment else data.head(count)
-        loss = self._ppo_loss(learned, mean[: learned.action.shape[0]], std, metrics)
+        policy = head.distribution(outputs[: learned.action.shape[0]], constants)
+        loss = self._ppo_loss(learned, policy, metrics)
         if mirror is not None:
-            term, more = mirror_loss(mean[:count], mean[count:], mirror.action)
+            action = head.deterministic(outputs)
+            term, more = mirror_loss(action[:count], action[count:], mirror.action)
             metrics |= more
             loss = loss + config.symmetry.mirror_coef * term
         return loss, metrics
 
-    def _ppo_loss(self, data: Minibatch, mean: Tensor, std: Tensor, metrics: Metrics) -> Tensor:
+    def _ppo_loss(self, data: Minibatch, policy: Distribution, metrics: Metrics) -> Tensor:
         """Return the sum of PPO's losses, eq. 9 of the paper, and add to `metrics`."""
         config = self.config
-        log_prob = gaussian_log_prob(data.action, mean, std)
+        log_prob = policy.log_prob(data.action)
         value = self._critic_net(data.critic_in).squeeze(-1)
         surrogate, of_surrogate = surrogate_loss(
             log_prob, data.old_log_prob, data.advantage, clip=config.clip
         )
         error, of_value = value_loss(value, data.old_value, data.returns, clip=config.value_clip)
-        disorder, of_entropy = entropy_loss(std)
+        disorder, of_entropy = entropy_loss(policy.entropy())
         metrics |= of_surrogate | of_value | of_entropy
         return surrogate + config.value_coef * error + config.entropy_coef * disorder
 

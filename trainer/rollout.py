@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +16,23 @@ from trainer.seam import conform_obs, conform_step
 
 logger = logging.getLogger(__name__)
 
-Act = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Observations of the group `policy` to (sampled action, mean action), both ``(N, A)``."""
+
+class Acted(NamedTuple):
+    """What a policy did.
+
+    Attributes:
+        sample: What was drawn and is learned from, ``(N, num_actions)``.
+        outputs: What the network said of its distribution, ``(N, num_outputs)``.
+        action: What the environment gets, ``(N, num_actions)``.
+    """
+
+    sample: Tensor
+    outputs: Tensor
+    action: Tensor
+
+
+Act = Callable[[Tensor], Acted]
+"""Observations of the group `policy`, ``(N, dim)``, to what is done there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,8 +44,10 @@ class Rollout:
             action t was computed from, row T what comes next.
         final_obs: What the critic sees at the end of an episode, float32 ``(T, N, dim)``; valid
             where truncated.
-        action: Sampled raw actions, ``(T, N, num_actions)``.
-        mean: Means they were sampled around, ``(T, N, num_actions)``.
+        action: Samples, ``(T, N, num_actions)``: raw actions, or what a head makes them of
+            (`trainer.networks.head.Head.action`).
+        outputs: What the network said of the distribution they are from, ``(T, N, num_outputs)``:
+            for a Gaussian its mean.
         reward: Unscaled rewards, ``(T, N)``.
         terminated: bool, ``(T, N)``.
         truncated: bool, ``(T, N)``.
@@ -41,7 +58,7 @@ class Rollout:
     obs: dict[str, Tensor]
     final_obs: Tensor
     action: Tensor
-    mean: Tensor
+    outputs: Tensor
     reward: Tensor
     terminated: Tensor
     truncated: Tensor
@@ -65,6 +82,7 @@ class Collector:
         *,
         num_steps: int,
         device: torch.device,
+        num_outputs: int | None = None,
         random_episode_length: bool = False,
     ) -> None:
         """Allocate the storage and reset the environment.
@@ -73,6 +91,7 @@ class Collector:
             env: The environment.
             num_steps: Steps per rollout.
             device: Where the learner lives; the environment may live elsewhere.
+            num_outputs: How many numbers the policy's network gives; None: one per action.
             random_episode_length: Whether the first episodes start at random ages.
         """
         self.env = env
@@ -89,7 +108,7 @@ class Collector:
             obs={name: empty(t + 1, n, dim) for name, dim in self._dims.items()},
             final_obs=empty(t, n, self._dims[self._critic_group]),
             action=empty(t, n, a),
-            mean=empty(t, n, a),
+            outputs=empty(t, n, num_outputs or a),
             reward=empty(t, n),
             terminated=empty(t, n, dtype=torch.bool),
             truncated=empty(t, n, dtype=torch.bool),
@@ -114,13 +133,13 @@ class Collector:
         for t in range(store.reward.shape[0]):
             self._write_obs(t)
             seen = self._obs[ACTOR_GROUP].nan_to_num(0.0, 0.0, 0.0)
-            action, mean = act(seen)
+            acted = act(seen)
             # The sampled action is stored, whatever the environment makes of it: the probability
             # ratio is one of what the policy did.
-            store.action[t] = action
-            store.mean[t] = mean
+            store.action[t] = acted.sample
+            store.outputs[t] = acted.outputs
             result = conform_step(
-                self.env.step(action.to(self.env.device)),
+                self.env.step(acted.action.to(self.env.device)),
                 self._dims,
                 self.env.num_envs,
                 self._device,

@@ -157,12 +157,13 @@ class Run:
         eval_env: VecEnv | None = None,
     ) -> None:
         """Build the agent, reset the environment and, on resume, put everything back."""
-        require_head(action_space_of(task.env))
+        space = action_space_of(task.env)
+        require_head(space)
         self.name, self.task, self.config = name, task, config
         env, device = task.env, torch.device(config.device)
         self.agent = PPO(
             env.obs_dims,
-            env.num_actions,
+            space,
             config=config.ppo,
             network=config.network,
             seed=config.seed,
@@ -173,6 +174,7 @@ class Run:
             env,
             num_steps=config.ppo.num_steps,
             device=device,
+            num_outputs=self.agent.actor.distribution.num_outputs,
             random_episode_length=config.random_episode_length,
         )
         self.episodes = EpisodeTracker(env.num_envs, device)
@@ -229,6 +231,7 @@ class Run:
             config=self.config,
             obs_dims=dict(env.obs_dims),
             num_actions=env.num_actions,
+            action_sizes=action_space_of(env).sizes,
             iteration=self.iteration,
             env_steps=self.env_steps,
             agent=self.agent.state_dict(),

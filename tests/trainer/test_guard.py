@@ -16,7 +16,7 @@ from trainer.env import StepResult
 from trainer.guard import LastFinite, screen
 from trainer.metrics import read_metrics
 from trainer.ppo import PPO
-from trainer.rollout import Collector, Rollout
+from trainer.rollout import Acted, Collector, Rollout
 from trainer.tasks.base import TaskRun
 from trainer.train import train
 
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 def collect(env: ScriptedEnv) -> Rollout:
     collector = Collector(env, num_steps=env.max_episode_length, device=CPU)
-    return collector.collect(lambda obs: (obs[:, :2], obs[:, :2]))
+    return collector.collect(lambda obs: Acted(obs[:, :2], obs[:, :2], obs[:, :2]))
 
 
 def bad(valid: Tensor | None) -> list[list[int]]:
@@ -153,7 +153,7 @@ def test_a_step_with_bad_gradients_is_skipped_and_counted() -> None:
     agent.update(rollout)
     before = weights(agent)
     steps = [float(slot["step"]) for slot in agent._optimizer.state.values()]
-    agent.actor.distribution.param.register_hook(lambda grad: grad * math.nan)
+    agent.actor.get_parameter("distribution.param").register_hook(lambda grad: grad * math.nan)
     agent.update(rollout)
     assert int(agent.faults["nonfinite/grad"]) == 2
     assert all(torch.equal(a, b) for a, b in zip(before, weights(agent), strict=True))
@@ -170,7 +170,7 @@ def test_a_bad_weight_brings_the_last_finite_ones_back(caplog: pytest.LogCapture
 
     def poison(*_: object) -> None:
         with torch.no_grad():
-            agent.actor.distribution.param.fill_(math.nan)
+            agent.actor.get_parameter("distribution.param").fill_(math.nan)
 
     hook = agent._optimizer.register_step_post_hook(poison)
     with caplog.at_level(logging.WARNING):
@@ -193,7 +193,7 @@ def test_weights_that_are_bad_from_the_start_are_refused() -> None:
 def test_a_kl_that_is_not_finite_is_counted_and_changes_no_rate() -> None:
     agent = make_agent()
     rollout = Collector(scripted(), num_steps=6, device=CPU).collect(agent.act)
-    rollout.mean[0, 0, 0] = math.inf
+    rollout.outputs[0, 0, 0] = math.inf
     agent.update(rollout)
     assert int(agent.faults["nonfinite/kl"]) == 2
     assert float(agent.lr) == pytest.approx(1e-3)

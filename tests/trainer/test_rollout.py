@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from tests.trainer.scripted import ScriptedEnv, scripted
-from trainer.rollout import Collector, Rollout
+from trainer.rollout import Acted, Collector, Rollout
 
 CPU = torch.device("cpu")
 
 
-def act(obs: Tensor) -> tuple[Tensor, Tensor]:
+def act(obs: Tensor) -> Acted:
     """A policy one can follow by hand."""
     mean = obs[:, :2] * 10.0
-    return mean + 1.0, mean
+    return Acted(sample=mean + 1.0, outputs=mean, action=mean + 1.0)
 
 
 def collect(env: ScriptedEnv) -> Rollout:
@@ -28,21 +28,23 @@ def test_every_number_is_in_its_place() -> None:
     rollout = collect(env)
     for name in ("policy", "critic"):
         assert torch.equal(rollout.obs[name], env._obs[name])
-    assert torch.equal(rollout.mean, env._obs["policy"][:-1, :, :2] * 10.0)
-    assert torch.equal(rollout.action, rollout.mean + 1.0)
+    assert torch.equal(rollout.outputs, env._obs["policy"][:-1, :, :2] * 10.0)
+    assert torch.equal(rollout.action, rollout.outputs + 1.0)
     assert torch.equal(rollout.reward, env._reward)
     assert env._final is not None
     assert torch.equal(rollout.final_obs, env._final["critic"])
     assert float(rollout.log["step"]) == pytest.approx(2.5)  # the mean of 0 ... 5
 
 
-def test_the_sampled_action_goes_to_the_environment_and_into_the_storage() -> None:
+def test_the_action_goes_to_the_environment_and_the_sample_into_the_storage() -> None:
     env = scripted()
-    collector = Collector(env, num_steps=6, device=CPU)
-    rollout = collector.collect(lambda obs: (torch.full((4, 2), 1e6), torch.zeros(4, 2)))
+    collector = Collector(env, num_steps=6, device=CPU, num_outputs=3)
+    acted = Acted(torch.full((4, 2), 1e6), torch.arange(12.0).reshape(4, 3), torch.ones(4, 2))
+    rollout = collector.collect(lambda obs: acted)
     # Clipping is the environment's business; the probability ratio is one of what was sampled.
-    assert float(env.actions[0].max()) == 1e6
+    assert float(env.actions[0].min()) == float(env.actions[0].max()) == 1.0
     assert float(rollout.action.min()) == 1e6
+    assert torch.equal(rollout.outputs[5], acted.outputs)
 
 
 def test_without_final_observations_the_state_itself_stands_in_and_this_is_said_once(

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robot_runtime.errors import BadInput
+from robot_runtime.errors import BadInput, Refused
 from trainer.compat.adam import AdamSlot, AdamState
 from trainer.compat.infer import infer_architecture
 from trainer.compat.layout import LOG_STD, MLP, NORMALIZER, RNN, SCALAR_STD
-from trainer.compat.models import Hints
+from trainer.compat.models import Head, Hints
+from trainer.config import NetworkConfig
 from trainer.networks.actor_critic import Actor, Critic
+from trainer.networks.gaussian_heads import DiagonalGaussian, StateGaussian
 from trainer.normalizer import RunningNormalizer
 from trainer.ppo import PPO
 from trainer.rsl_rl_checkpoints import ForeignCheckpoint
@@ -26,18 +28,38 @@ _PREFIXES = {"net.": MLP, "rnn.": RNN}
 _STD = "distribution.param"
 
 
-def foreign_of(
-    agent: PPO, *, activation: str, iteration: int, infos: Any = None
-) -> ForeignCheckpoint:
+def hints_of(network: NetworkConfig) -> Hints:
+    """Return what checkpoints of networks with these settings do not say.
+
+    Raises:
+        Refused: rsl_rl has no such head.
+    """
+    heads: dict[str, Head | None] = {
+        "gaussian": None,
+        "state-gaussian": "state_dependent_log_std"
+        if network.std_kind == "log"
+        else "state_dependent_std",
+        "beta": "beta",
+    }
+    if network.head not in heads:
+        raise Refused(f"rsl_rl has no head '{network.head}'; it has: {', '.join(heads)}")
+    return Hints(
+        activation=network.activation,
+        head=heads[network.head],
+        action_range=network.action_range,
+        norm_eps=network.norm_eps,
+    )
+
+
+def foreign_of(agent: PPO, hints: Hints, *, iteration: int, infos: Any = None) -> ForeignCheckpoint:
     """Return the state of an agent as a checkpoint of rsl_rl 5.
 
     Args:
         agent: The agent.
-        activation: Nonlinearity of its networks.
+        hints: What a checkpoint does not say; see `hints_of`.
         iteration: Index of its last iteration.
         infos: What to keep beside it.
     """
-    hints = Hints(activation=activation)
     weights = {role: _theirs(_module(agent, role)) for role in ROLES}
     shapes = {role: infer_architecture(role, state, hints, None) for role, state in weights.items()}
     return ForeignCheckpoint(
@@ -89,6 +111,7 @@ def _their_name(name: str, module: nn.Module) -> str:
     """Return the name of one of our parameters in rsl_rl 5."""
     if name == _STD:
         assert isinstance(module, Actor)
+        assert isinstance(module.distribution, DiagonalGaussian)
         return LOG_STD if module.distribution.kind == "log" else SCALAR_STD
     for ours, theirs in _PREFIXES.items():
         if name.startswith(ours):
@@ -102,6 +125,7 @@ def _theirs(module: Actor | Critic) -> dict[str, Tensor]:
         _their_name(name, module): value.detach().cpu().clone()
         for name, value in module.named_parameters()
     }
+    _shift_deviations(module, state, 1.0)
     normalizer = module.normalizer
     if isinstance(normalizer, RunningNormalizer):
         statistics = {
@@ -118,6 +142,8 @@ def _ours(
     role: str, theirs: Mapping[str, Tensor], module: Actor | Critic, strict: bool
 ) -> dict[str, Tensor]:
     """Return the state dict of a network of ours with their numbers in it."""
+    theirs = {name: value.clone() for name, value in theirs.items()}
+    _shift_deviations(module, theirs, -1.0)
     state = {name: value.clone() for name, value in module.state_dict().items()}
     names = {_their_name(name, module): name for name, _ in module.named_parameters()}
     normalizer = module.normalizer
@@ -142,6 +168,15 @@ def _ours(
     if isinstance(normalizer, RunningNormalizer) and statistics:
         state |= _statistics(role, theirs, normalizer)
     return state
+
+
+def _shift_deviations(module: nn.Module, theirs: dict[str, Tensor], sign: float) -> None:
+    """Move state-dependent deviations: an output of 0 is the first deviation here, 0 there."""
+    head = module.distribution if isinstance(module, Actor) else None
+    if isinstance(head, StateGaussian):
+        last = max(int(key.split(".")[1]) for key in theirs if key.startswith(MLP))
+        bias = theirs[f"{MLP}{last}.bias"]
+        bias[head.num_outputs // 2 :] += sign * head.start
 
 
 def _statistics(

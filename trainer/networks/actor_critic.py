@@ -7,8 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from trainer.config import NetworkConfig
-from trainer.distributions import DiagonalGaussian
+from trainer.envs.action_space import ActionSpace
+from trainer.network_config import NetworkConfig
+from trainer.networks.head import Head
+from trainer.networks.heads import make_head
 from trainer.networks.mlp import make_mlp
 from trainer.normalizer import RunningNormalizer
 
@@ -22,47 +24,53 @@ def critic_group(obs_dims: Mapping[str, int]) -> str:
 
 
 class Actor(nn.Module):
-    """Raw observations to the mean of the action distribution.
+    """Raw observations to the action without exploration: an encoder and a head.
 
     Attributes:
         normalizer: Raw to normalized observations.
-        net: Normalized observations to mean actions. The update calls it directly, because the
-            normalizer is frozen then and its output is computed once per rollout.
-        distribution: The spread around the mean.
+        net: Normalized observations to the numbers that the head reads. The update calls it
+            directly, because the normalizer is frozen then and its output is computed once per
+            rollout.
+        distribution: The head: those numbers to a distribution of actions.
     """
 
     def __init__(
-        self, obs_dim: int, num_actions: int, config: NetworkConfig, generator: torch.Generator
+        self,
+        obs_dim: int,
+        actions: ActionSpace | int,
+        config: NetworkConfig,
+        generator: torch.Generator,
     ) -> None:
         """Build the actor with small first actions.
 
         Args:
             obs_dim: Length of the group `policy`.
-            num_actions: Length of an action.
+            actions: What the environment takes; a number is the length of a continuous action.
             config: Shape and start.
             generator: Source of the random weights, on the CPU.
         """
         super().__init__()
+        if isinstance(actions, int):
+            actions = ActionSpace(kind="continuous", num_actions=actions)
+        head = make_head(actions, config)
         self.normalizer = _normalizer(obs_dim, config)
         self.net = make_mlp(
             obs_dim,
             config.actor_hidden,
-            num_actions,
+            head.num_outputs,
             activation=config.activation,
             out_gain=0.01,
             generator=generator,
         )
-        self.distribution = DiagonalGaussian(
-            num_actions,
-            init_std=config.init_std,
-            min_std=config.min_std,
-            max_std=config.max_std,
-            kind=config.std_kind,
-        )
+        self.distribution: Head = head
+
+    def outputs(self, obs: Tensor) -> Tensor:
+        """Return what the head reads, ``(..., num_outputs)``, for raw ``(..., obs_dim)``."""
+        return self.net(self.normalizer(obs))
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return mean actions, shape ``(..., num_actions)``, for raw ``(..., obs_dim)``."""
-        return self.net(self.normalizer(obs))
+        """Return actions without exploration, ``(..., num_actions)``, for raw observations."""
+        return self.distribution.deterministic(self.outputs(obs))
 
 
 class Critic(nn.Module):

@@ -25,7 +25,7 @@ from trainer.gae import generalized_advantages
 from trainer.guard import screen
 from trainer.metrics import EpisodeTracker
 from trainer.networks.actor_critic import Critic
-from trainer.rollout import Collector, Rollout
+from trainer.rollout import Acted, Collector, Rollout
 from trainer.tasks.base import TaskRun, find_task, recipe_of
 from trainer.train import Run
 
@@ -37,10 +37,10 @@ def counting(mode: AutoresetMode, num: int = 3) -> SyncVectorEnv[Any, Any]:
     return SyncVectorEnv([functools.partial(Counting, i) for i in range(num)], autoreset_mode=mode)
 
 
-def act(obs: Tensor) -> tuple[Tensor, Tensor]:
+def act(obs: Tensor) -> Acted:
     """A policy without noise: what it does depends on the observation alone."""
     action = torch.sin(obs.sum(-1, keepdim=True))
-    return action, action
+    return Acted(action, action, action)
 
 
 def collect(mode: AutoresetMode, num_steps: int = 40) -> Rollout:

@@ -16,7 +16,7 @@ from tests.trainer.toys.surefoot_toys import PointEnv
 from trainer.envs.as_rsl_rl import RslRlVecEnv
 from trainer.envs.rsl_rl_adapter import RslRlEnv
 from trainer.envs.rsl_rl_groups import groups_of, resolve_sets
-from trainer.rollout import Collector
+from trainer.rollout import Acted, Collector
 
 ALL = {"actor": ["proprio", "step"]}
 FORMS = ("final_obs", "terminal", "playground", "gymnasium")
@@ -27,7 +27,7 @@ def collector(env: RslRlEnv) -> Collector:
 
 
 def _policy(width: int) -> Any:
-    def act_on(obs: Tensor) -> tuple[Tensor, Tensor]:
+    def act_on(obs: Tensor) -> Acted:
         return act(obs[:, :width])
 
     return act_on
