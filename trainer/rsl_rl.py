@@ -27,7 +27,7 @@ from torch import nn
 from robot_runtime.errors import BadInput, Refused
 from robot_runtime.files import atomic_write
 from trainer.checkpoint import read_archive, restore_global_rng_state, to_plain
-from trainer.compat.agent import ROLES, foreign_of, load_foreign
+from trainer.compat.agent import ROLES, foreign_of, hints_of, load_foreign
 from trainer.compat.exports import export_jit, export_onnx
 from trainer.compat.features import MISSING
 from trainer.compat.parity import GlobalDraws, start_like_rsl_rl
@@ -35,13 +35,13 @@ from trainer.compat.policy import InferencePolicy
 from trainer.compat.settings import RunnerSettings, read_settings
 from trainer.compat.writers import Writers, store_code_state
 from trainer.env import VecEnv
+from trainer.envs.action_space import action_space_of
 from trainer.envs.rsl_rl_adapter import RslRlEnv
 from trainer.normalizer import RunningNormalizer
 from trainer.ppo import PPO
 from trainer.progress import console_report
 from trainer.rsl_rl_checkpoints import (
     ForeignCheckpoint,
-    Hints,
     parse_rsl_rl_checkpoint,
     rsl_rl_content,
 )
@@ -102,6 +102,7 @@ class OnPolicyRunner:
             seed=torch.initial_seed() % 2**31 if seed is None else seed,
         )
         self._config = dataclasses.replace(config, device=cast("Any", str(device)))
+        self._hints = hints_of(config.network)
         self._run = Run("rsl_rl", TaskRun(env=self._env, train=config), self._config)
         start_like_rsl_rl(self.alg)
         self._draws: GlobalDraws | None = None
@@ -198,7 +199,7 @@ class OnPolicyRunner:
         """
         del map_location
         content = read_archive(Path(path))
-        foreign = parse_rsl_rl_checkpoint(content, Path(path).name, Hints())
+        foreign = parse_rsl_rl_checkpoint(content, Path(path).name, self._hints)
         if isinstance(load_cfg, bool):
             load_cfg, load_optimizer = None, load_cfg
         if load_cfg is not None:
@@ -243,9 +244,8 @@ class OnPolicyRunner:
         self._repositories.append(Path(repo_file_path))
 
     def _foreign(self, infos: Any) -> ForeignCheckpoint:
-        activation = self._config.network.activation
         index = self.current_learning_iteration
-        return foreign_of(self.alg, activation=activation, iteration=index, infos=infos)
+        return foreign_of(self.alg, self._hints, iteration=index, infos=infos)
 
     def _own_state(self) -> dict[str, Any]:
         """Return what a run continues from and rsl_rl's part of the file does not hold."""
@@ -284,6 +284,8 @@ class OnPolicyRunner:
 def _adapt(env: Any, settings: RunnerSettings) -> tuple[VecEnv, Mapping[str, Any]]:
     """Return the environment as one of ours, and which of its groups each network sees."""
     if hasattr(env, "obs_dims") and hasattr(env, "reset_rows"):
+        if action_space_of(env).kind != "continuous":
+            raise Refused("the runner takes continuous actions, as rsl_rl does: use trainer.train")
         if settings.obs_groups is not None:
             logger.info("obs_groups: ignored, the environment is one of ours")
         return env, {name: [name] for name in env.obs_dims}

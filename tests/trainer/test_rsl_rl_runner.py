@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 from robot_runtime.errors import BadInput, Refused
 from tests.trainer.adapters.rsl_rl_envs import Grouped
 from tests.trainer.toys.surefoot_toys import PointEnv
+from trainer.compat.agent import hints_of
 from trainer.compat.writers import find_logger
 from trainer.env import Observations, StepResult
 from trainer.envs.as_rsl_rl import RslRlVecEnv
@@ -136,6 +138,54 @@ def test_rsl_rl_continues_from_our_file_and_we_from_theirs(tmp_path: Path) -> No
     torch.testing.assert_close(restored[count - 1]["exp_avg"], moments[0]["exp_avg"])
     torch.testing.assert_close(restored[0]["exp_avg"], moments[1]["exp_avg"])
     again.learn(1)
+
+
+WIDE_HEADS = (
+    {"class_name": "HeteroscedasticGaussianDistribution", "init_std": 0.6, "std_type": "scalar"},
+    {"class_name": "HeteroscedasticGaussianDistribution", "init_std": 0.6, "std_type": "log"},
+    {"class_name": "BetaDistribution", "action_range": (-1.5, 1.0)},
+)
+
+
+@pytest.mark.parametrize("head", WIDE_HEADS, ids=["std", "log_std", "beta"])
+def test_other_heads_travel_both_ways(head: dict[str, Any], tmp_path: Path) -> None:
+    runners = pytest.importorskip("rsl_rl.runners")
+    config = config_5()
+    config["actor"] |= {"distribution_cfg": head}
+    ours = runner_of(**config)
+    ours.learn(2)
+    ours.save(tmp_path / "ours.pt")
+    theirs = runners.OnPolicyRunner(RslRlVecEnv(Points()), config, log_dir=None, device="cpu")
+    obs = theirs.env.get_observations()
+    # Before any training both begin with the same spread in all states.
+    fresh = runner_of(**config)
+    before = _spread(fresh, obs["policy"])
+    theirs.alg.get_policy()(obs, stochastic_output=True)
+    torch.testing.assert_close(before, theirs.alg.get_policy().output_std, rtol=0.05, atol=0)
+    theirs.load(str(tmp_path / "ours.pt"))
+    policy = ours.get_inference_policy()
+    expected = theirs.get_inference_policy()(obs)
+    torch.testing.assert_close(policy(obs), expected, rtol=0, atol=1e-6)
+    theirs.alg.get_policy()(obs, stochastic_output=True)
+    std = theirs.alg.get_policy().output_std
+    torch.testing.assert_close(_spread(ours, obs["policy"]), std, rtol=1e-4, atol=1e-6)
+    theirs.learn(1)
+    theirs.save(str(tmp_path / "theirs.pt"))
+    again = runner_of(**config)
+    again.load(tmp_path / "theirs.pt")
+    expected = theirs.get_inference_policy()(obs)
+    torch.testing.assert_close(again.get_inference_policy()(obs), expected, rtol=0, atol=1e-6)
+    again.export_policy_to_jit(str(tmp_path))
+    script = torch.jit.load(str(tmp_path / "policy.pt"))
+    torch.testing.assert_close(script(obs["policy"]), expected, rtol=0, atol=1e-6)
+
+
+def _spread(runner: OnPolicyRunner, obs: Tensor) -> Tensor:
+    """Deviations of what the runner's agent draws, from the file that it writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        runner.save(Path(folder) / "model.pt")
+        hints = hints_of(runner._config.network)
+        return read_rsl_rl_checkpoint(Path(folder) / "model.pt", hints).model("actor").std(obs)
 
 
 def test_a_run_continues_where_it_was_saved(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from robot_runtime.errors import BadInput, Refused
 from trainer.compat.settings import RunnerSettings, read_settings
-from trainer.config import TrainConfig
+from trainer.config import NetworkConfig, TrainConfig
 
 
 def release_2(**policy: Any) -> dict[str, Any]:
@@ -105,6 +105,23 @@ def test_release_4_has_its_deviation_in_the_actor() -> None:
     assert (network.init_std, network.std_kind, network.normalize_obs) == (0.5, "log", True)
 
 
+def test_distributions_become_heads() -> None:
+    def head_of(config: dict[str, Any]) -> NetworkConfig:
+        return built(read_settings(config)).network
+
+    wide = {"class_name": "HeteroscedasticGaussianDistribution", "init_std": 0.4, "std_type": "log"}
+    network = head_of(release_5({"distribution_cfg": wide}))
+    assert (network.head, network.init_std, network.std_kind) == ("state-gaussian", 0.4, "log")
+    beta = {"class_name": "BetaDistribution", "action_range": (-2.0, 3.0)}
+    network = head_of(release_5({"distribution_cfg": beta}))
+    assert (network.head, network.action_range) == ("beta", (-2.0, 3.0))
+    assert head_of(release_2(state_dependent_std=True)).head == "state-gaussian"
+    release_4 = {"distribution_cfg": None, "stochastic": True, "state_dependent_std": True,
+                 "init_noise_std": 0.3}  # fmt: skip
+    network = head_of(release_5(release_4))
+    assert (network.head, network.init_std) == ("state-gaussian", 0.3)
+
+
 def test_release_3_normalizes_in_the_networks() -> None:
     config = release_2(actor_obs_normalization=True, critic_obs_normalization=True)
     del config["empirical_normalization"]
@@ -155,10 +172,8 @@ def test_an_object_with_to_dict_is_a_configuration() -> None:
     (release_2(class_name="ActorCriticRecurrent", rnn_type="lstm"),
      ["policy.class_name = 'ActorCriticRecurrent' (there are no recurrent networks)",
       "policy.rnn_type = 'lstm'"]),
-    (release_2(state_dependent_std=True), ["policy.state_dependent_std = True"]),
     (release_5({"class_name": "RNNModel", "rnn_type": "gru"}), ["'RNNModel'", "rnn_type = 'gru'"]),
     (release_5({"class_name": "CNNModel", "cnn_cfg": {}}), ["'CNNModel'"]),
-    (release_5({"distribution_cfg": {"class_name": "BetaDistribution"}}), ["no Beta distribution"]),
     (release_5({"distribution_cfg": {"class_name": "GaussianDistribution", "learn_std": False}}),
      ["actor.distribution_cfg.learn_std = False (the deviation is always learned)"]),
     (release_5({"distribution_cfg": None}), ["cannot explore"]),

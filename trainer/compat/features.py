@@ -5,8 +5,6 @@ from __future__ import annotations
 MISSING: dict[str, str] = {
     "recurrent": "there are no recurrent networks",
     "convolutional": "there are no convolutional networks",
-    "state_dependent_std": "the deviation is the same in every state",
-    "beta": "there is no Beta distribution",
     "fixed_std": "the deviation is always learned",
     "deterministic": "an actor without a distribution cannot explore",
     "rnd": "there is no random network distillation",

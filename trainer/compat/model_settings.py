@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainer.compat.report import Reports
 from trainer.config import NetworkConfig
+
+Head = Literal["gaussian", "state-gaussian", "beta"]
+
+HEADS: dict[str, Head] = {
+    "GaussianDistribution": "gaussian",
+    "HeteroscedasticGaussianDistribution": "state-gaussian",
+    "BetaDistribution": "beta",
+}
+"""rsl_rl's distributions and our heads."""
 
 ACTIVATIONS: dict[str, Literal["elu", "relu", "silu", "tanh"]] = {
     "elu": "elu",
@@ -24,6 +33,9 @@ HIDDEN = (256, 256, 256)
 STD_RANGE = (1e-6, 1e6)
 """Bounds of the deviation in release 5."""
 
+ACTION_RANGE = (-1.0, 1.0)
+"""Where the actions of a Beta distribution lie in release 5, unless it says otherwise."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSettings:
@@ -37,6 +49,8 @@ class ModelSettings:
         std_kind: What is learned, the deviation or its logarithm.
         init_std: Deviation at the start.
         std_range: Bounds of the deviation.
+        head: The distribution of the actions.
+        action_range: Where the actions of a Beta distribution lie.
         old: Whether the configuration is one of release 2 or 3.
     """
 
@@ -47,6 +61,8 @@ class ModelSettings:
     std_kind: Literal["log", "scalar"]
     init_std: float
     std_range: tuple[float, float]
+    head: Head
+    action_range: tuple[float, float]
     old: bool
 
     def network(self, actor_dim: int, critic_dim: int) -> NetworkConfig:
@@ -61,6 +77,8 @@ class ModelSettings:
             actor_hidden=tuple(actor_dim if n == -1 else n for n in self.actor_hidden),
             critic_hidden=tuple(critic_dim if n == -1 else n for n in self.critic_hidden),
             activation=self.activation,
+            head=self.head,
+            action_range=self.action_range,
             init_std=self.init_std,
             min_std=max(low, STD_RANGE[0]),
             max_std=high,
@@ -70,6 +88,17 @@ class ModelSettings:
             obs_clip=0.0,
             norm_eps=0.01,
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Distribution:
+    """The distribution of the actions as its section has it."""
+
+    head: Head
+    init_std: float
+    kind: str
+    std_range: tuple[float, float]
+    action_range: tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,7 +177,7 @@ def _read_policy(config: Mapping[str, Any], reports: Reports) -> ModelSettings:
     activation = section.take("activation", "elu", "network.activation")
     init_std = section.take("init_noise_std", 1.0, "network.init_std")
     kind = section.take("noise_std_type", "scalar", "network.std_kind")
-    _dependent(section, reports)
+    head = _dependent(section, reports)
     # Release 2 normalizes in the runner, release 3 in the networks.
     whole = config.get("empirical_normalization")
     if whole is not None:
@@ -160,13 +189,16 @@ def _read_policy(config: Mapping[str, Any], reports: Reports) -> ModelSettings:
         _Model(hidden=tuple(actor_hidden), activation=activation, normalize=bool(actor)),
         _Model(hidden=tuple(critic_hidden), activation=activation, normalize=bool(critic)),
     ]
-    return _join(models, kind, init_std, STD_RANGE, True, reports)
+    distribution = _Distribution(
+        head=head, init_std=init_std, kind=kind, std_range=STD_RANGE, action_range=ACTION_RANGE
+    )
+    return _join(models, distribution, True, reports)
 
 
 def _read_actor_critic(config: Mapping[str, Any], reports: Reports) -> ModelSettings:
     """Read the sections of releases 4 and 5."""
     models: list[_Model] = []
-    gaussian: dict[str, Any] = {}
+    actor: list[_Distribution] = []
     for role in ("actor", "critic"):
         section = _Section(role, config.get(role) or {}, reports)
         reports.name_class(f"{role}.class_name", section.pop("class_name") or "MLPModel")
@@ -178,51 +210,60 @@ def _read_actor_critic(config: Mapping[str, Any], reports: Reports) -> ModelSett
         )
         distribution = section.pop("distribution_cfg")
         old = {key: section.pop(key) for key in ("stochastic", "init_noise_std", "noise_std_type")}
+        dependent = _dependent(section, reports)
         if role == "actor":
-            gaussian = _distribution(distribution, old, reports)
-        _dependent(section, reports)
+            actor.append(_distribution(distribution, {**old, "head": dependent}, reports))
         section.rest()
-    return _join(
-        models, gaussian["std_type"], gaussian["init_std"], gaussian["std_range"], False, reports
-    )
+    return _join(models, actor[0], False, reports)
 
 
 def _distribution(
     config: Mapping[str, Any] | None, old: Mapping[str, Any], reports: Reports
-) -> dict[str, Any]:
-    """Read the actor's distribution: `distribution_cfg` of 5, or the three settings of 4."""
+) -> _Distribution:
+    """Read the actor's distribution: `distribution_cfg` of 5, or the settings of 4."""
     key = "actor.distribution_cfg"
     if config is None:
-        if old["stochastic"] is False or (old["stochastic"] is None and not any(old.values())):
+        stated = old["init_noise_std"] or old["noise_std_type"]
+        if old["stochastic"] is False or (old["stochastic"] is None and not stated):
             reports.lack("deterministic", key, None)
-        config = {"class_name": "GaussianDistribution"}
+        names = {head: name for name, head in HEADS.items()}
+        config = {"class_name": names[old["head"]]}
         config |= {"init_std": old["init_noise_std"], "std_type": old["noise_std_type"]}
     section = _Section(key, config, reports)
-    reports.name_class(f"{key}.class_name", section.pop("class_name") or "GaussianDistribution")
+    name = section.pop("class_name") or "GaussianDistribution"
+    reports.name_class(f"{key}.class_name", name)
+    head = HEADS.get(str(getattr(name, "__name__", name)), "gaussian")
     if section.pop("learn_std") is False:
         reports.lack("fixed_std", f"{key}.learn_std", False)
-    section.pop("action_range")
-    found = {
-        "init_std": section.take("init_std", 1.0, "network.init_std"),
-        "std_type": section.take("std_type", "scalar", "network.std_kind"),
-        "std_range": section.take("std_range", STD_RANGE, "network.min_std, network.max_std"),
-    }
+    action_range = section.pop("action_range") or ACTION_RANGE
+    if head == "beta":
+        reports.add(f"{key}.action_range", action_range, "mapped", "network.action_range")
+        section.rest()
+        return _Distribution(
+            head=head, init_std=1.0, kind="log", std_range=STD_RANGE, action_range=action_range
+        )
+    found = _Distribution(
+        head=head,
+        init_std=section.take("init_std", 1.0, "network.init_std"),
+        kind=section.take("std_type", "scalar", "network.std_kind"),
+        std_range=section.take("std_range", STD_RANGE, "network.min_std, network.max_std"),
+        action_range=action_range,
+    )
     section.rest()
     return found
 
 
-def _dependent(section: _Section, reports: Reports) -> None:
-    if section.pop("state_dependent_std"):
-        reports.lack("state_dependent_std", f"{section.name}.state_dependent_std", True)
+def _dependent(section: _Section, reports: Reports) -> Head:
+    """Return the head of releases 3 and 4."""
+    dependent = section.pop("state_dependent_std")
+    if dependent is not None:
+        path = f"{section.name}.state_dependent_std"
+        reports.add(path, dependent, "mapped", "network.head")
+    return "state-gaussian" if dependent else "gaussian"
 
 
 def _join(
-    models: list[_Model],
-    kind: str,
-    init_std: float,
-    std_range: tuple[float, float],
-    old: bool,
-    reports: Reports,
+    models: list[_Model], distribution: _Distribution, old: bool, reports: Reports
 ) -> ModelSettings:
     """Return the settings of both networks, refusing where they cannot differ."""
     actor, critic = models
@@ -240,8 +281,15 @@ def _join(
         critic_hidden=critic.hidden,
         activation=ACTIVATIONS.get(names[0], "elu"),
         normalize_obs=actor.normalize,
-        std_kind="log" if kind == "log" else "scalar",
-        init_std=float(init_std),
-        std_range=(float(std_range[0]), float(std_range[1])),
+        std_kind="log" if distribution.kind == "log" else "scalar",
+        init_std=float(distribution.init_std),
+        std_range=_pair(distribution.std_range),
+        head=distribution.head,
+        action_range=_pair(distribution.action_range),
         old=old,
     )
+
+
+def _pair(values: Sequence[float]) -> tuple[float, float]:
+    low, high = values
+    return float(low), float(high)

@@ -7,6 +7,8 @@ from torch import nn
 
 from robot_runtime.errors import Refused
 from trainer.config import PPOConfig
+from trainer.networks.gaussian_heads import StateGaussian
+from trainer.networks.heads import BetaHead
 from trainer.ppo import PPO
 
 
@@ -23,6 +25,12 @@ def start_like_rsl_rl(agent: PPO) -> None:
                 for part, value in drawn.state_dict().items():
                     key = f"{name}.{part}"
                     state[role][key] = value.to(state[role][key])
+    head = agent.actor.distribution
+    if isinstance(head, StateGaussian | BetaHead):
+        # The second half, of deviations or betas, begins the same in all states.
+        last = f"net.{len(list(agent.actor.net.children())) - 1}"
+        for part in ("weight", "bias"):
+            state["actor"][f"{last}.{part}"][head.num_outputs // 2 :] = 0.0
     agent.load_state_dict(state)
 
 
