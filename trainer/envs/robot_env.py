@@ -23,24 +23,17 @@ from trainer.env import Observations, StepResult
 from trainer.envs.config import RobotEnvConfig
 from trainer.envs.episodes import Episodes
 from trainer.envs.model import build_model, find_bodies, find_geoms
-from trainer.envs.physics import BatchedPhysics, PhysicsParams, PhysicsState
+from trainer.envs.physics import BatchedPhysics, PhysicsState
 from trainer.envs.privileged import privileged_dim, privileged_observation
 from trainer.envs.random import Stream, row_keys, uniform
+from trainer.envs.starts import EpisodeStarts
 from trainer.envs.targets import TargetQueue
 from trainer.tasks.commands import draw_commands, draw_steps
 from trainer.tasks.gait import gait_target
-from trainer.tasks.randomization import (
-    draw_robots,
-    draw_starts,
-    num_robot_draws,
-    num_start_draws,
-)
 from trainer.tasks.rewards import RewardInputs, active_terms, evaluate_terms, total_reward
 
 logger = logging.getLogger(__name__)
 
-# A foot exactly on the ground would touch it or not as rounding wants, [m].
-_START_CLEARANCE = 1e-4
 # Three channels, whether to stand, and how long.
 _COMMAND_DRAWS = 5
 
@@ -95,13 +88,10 @@ class RobotEnv:
         self._queue = TargetQueue(contract, num_envs, contract.delay_steps + latency)
         feet = config.robot.profile.foot_geoms
         self._feet = find_geoms(model, feet)
-        self._foot_radius = _tensor(model.geom_size[self._feet, 0])
+        self._starts = EpisodeStarts(config, self.physics)
+        self._foot_radius = self._starts.foot_radius
         self._clear = find_bodies(model, config.fall.clear_bodies)
         self._default = _tensor(contract.joint_array("default_pos"))
-        self._limits = (
-            _tensor(contract.joint_array("lower")),
-            _tensor(contract.joint_array("upper")),
-        )
         self._command_range = (
             _tensor(np.array([c.lower for c in contract.commands])),
             _tensor(np.array([c.upper for c in contract.commands])),
@@ -201,7 +191,7 @@ class RobotEnv:
             The observations.
         """
         self._start(torch.ones(self.num_envs, dtype=torch.bool))
-        self._put(np.arange(self.num_envs), state)
+        self._episodes.foot_pos_w = self._starts.put(np.arange(self.num_envs), state)
         self._episodes.step = step.clone()
         self._read()
         return self._out(self._observe())
@@ -303,66 +293,22 @@ class RobotEnv:
         rows = _indices(where)
         if not len(rows):
             return
-        episodes, joints = self._episodes, len(self._contract.joints)
+        episodes = self._episodes
         asked = episodes.asked[rows]
         episodes.begin(torch.from_numpy(rows))
         self._keys[rows] = row_keys(self._seed, rows, episodes.number.numpy()[rows])
-        sizes = (num_robot_draws(joints), num_start_draws(joints), 1, _COMMAND_DRAWS)
+        sizes = (self._starts.num_draws, 1, _COMMAND_DRAWS)
         u = uniform(self._keys[rows], Stream.START, 0, sum(sizes)).split(sizes, dim=1)
-        self._randomize(rows, u[0])
-        self._place(rows, u[1])
-        episodes.push_at[rows] = self._steps(u[2][:, 0], self.config.randomization.push_interval_s)
+        self._queue.delay[rows], episodes.foot_pos_w[rows] = self._starts.begin(rows, u[0])
+        episodes.push_at[rows] = self._steps(u[1][:, 0], self.config.randomization.push_interval_s)
         self._builder.reset(where)
         self._queue.reset(where)
         if self._commands_given:
             episodes.asked[rows] = asked
         else:
-            self._ask(rows, torch.zeros(len(rows), dtype=torch.int64), u[3])
+            self._ask(rows, torch.zeros(len(rows), dtype=torch.int64), u[2])
         episodes.command[rows] = self._shaper(episodes.asked[rows], episodes.command[rows])
         self._read()
-
-    def _randomize(self, rows: NDArray[np.int64], u: Tensor) -> None:
-        """Give robots the physics of a new episode."""
-        robots = draw_robots(u, self.config.randomization, len(self._contract.joints))
-        friction, base_mass = self.physics.nominal.friction[:1], self.physics.nominal.base_mass[0]
-        self.physics.set_params(
-            rows,
-            PhysicsParams(
-                friction=friction.repeat(len(rows)) if robots.friction is None else robots.friction,
-                base_mass=base_mass + robots.payload,
-                kp_scale=robots.kp_scale,
-                kd_scale=robots.kd_scale,
-                strength=robots.strength,
-            ),
-        )
-        latency = (robots.latency / self._contract.timing.pd_dt).round().to(torch.int64)
-        self._queue.delay[rows] = self._contract.delay_steps + latency
-
-    def _place(self, rows: NDArray[np.int64], u: Tensor) -> None:
-        """Put robots at their start, the lowest foot just above the ground."""
-        start = draw_starts(u, self.config.randomization)
-        base_pos = torch.zeros(len(rows), 3)
-        base_pos[:, 2] = self.config.robot.profile.base_height
-        joint_pos = torch.clamp(self._default + start.joint_offset, *self._limits)
-        self._put(
-            rows,
-            PhysicsState(
-                base_pos_w=base_pos,
-                base_quat=start.quat,
-                base_lin_vel_w=start.lin_vel_w,
-                base_ang_vel_b=start.ang_vel_b,
-                joint_pos=joint_pos,
-                joint_vel=torch.zeros_like(joint_pos),
-            ),
-        )
-
-    def _put(self, rows: NDArray[np.int64], state: PhysicsState) -> None:
-        self.physics.place_rows(rows, state)
-        feet = self.physics.geom_pos_w(self._feet)[rows]
-        lift = (self._foot_radius - feet[..., 2]).amax(-1) + _START_CLEARANCE
-        self.physics.lift_rows(rows, lift)
-        feet[..., 2] += lift[:, None]
-        self._episodes.foot_pos_w[rows] = feet
 
     def _take_faults(self) -> Tensor:
         """Rows whose simulation broke in this step, bool, shape (num_envs,)."""
