@@ -1,11 +1,11 @@
 """Robot models as data: one folder per robot with `robot.xml` (MuJoCo) and `profile.json`.
 
 The profile says what a controller has to know about the hardware (joints, limits, gains, IMU); the
-XML says how it moves. Their common hash goes into every contract made for the model, so a policy can
-tell that it meets the robot it was trained on. Nothing here imports MuJoCo.
+XML says how it moves. Their common hash goes into every contract made for the model, so a policy
+can tell that it meets the robot it was trained on. Nothing here imports MuJoCo.
 
-A package adds robots through the entry-point group `surefoot.models`: each entry point is a function
-without arguments that returns a `RobotModel`, usually made by `read_model`.
+A package adds robots through the entry-point group `surefoot.models`: each entry point is a
+function without arguments that returns a `RobotModel`, usually made by `read_model`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,12 @@ def quadruped() -> RobotModel:
     return read_model(Path(__file__).parent / "quadruped")
 
 
-_BUILT_IN: dict[str, Callable[[], RobotModel]] = {"quadruped": quadruped}
+def biped() -> RobotModel:
+    """Return the built-in 10-joint biped."""
+    return read_model(Path(__file__).parent / "biped")
+
+
+_BUILT_IN: dict[str, Callable[[], RobotModel]] = {"quadruped": quadruped, "biped": biped}
 
 
 def model_names() -> tuple[str, ...]:
@@ -129,9 +134,7 @@ def load_model(name: str) -> RobotModel:
         return _BUILT_IN[name]()
     installed = _installed()
     if name not in installed:
-        raise BadInput(
-            f"unknown robot model '{name}'; known are {', '.join(model_names())}"
-        )
+        raise BadInput(f"unknown robot model '{name}'; known are {', '.join(model_names())}")
     model: object = installed[name].load()()
     if not isinstance(model, RobotModel):
         raise BadInput(
@@ -154,9 +157,7 @@ def read_model(folder: Path) -> RobotModel:
     contents = [_read_bytes(path) for path in (xml_path, profile_path)]
     profile = _parse_profile(contents[1], profile_path)
     if profile.name != folder.name:
-        raise BadInput(
-            f"{profile_path}: name is '{profile.name}', its folder is '{folder.name}'"
-        )
+        raise BadInput(f"{profile_path}: name is '{profile.name}', its folder is '{folder.name}'")
     return RobotModel(
         name=folder.name, xml_path=xml_path, profile=profile, hash=_hash_files(contents)
     )
@@ -179,9 +180,7 @@ def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise BadInput(
-            f"cannot read robot model file {path}: {error.strerror}"
-        ) from error
+        raise BadInput(f"cannot read robot model file {path}: {error.strerror}") from error
 
 
 def _parse_profile(content: bytes, path: Path) -> RobotProfile:
@@ -218,9 +217,7 @@ def _parse_joints(value: object, path: Path) -> tuple[JointProfile, ...]:
     names = [joint.name for joint in joints]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise BadInput(
-            f"{path}: joint '{twice[0]}' is declared {names.count(twice[0])} times"
-        )
+        raise BadInput(f"{path}: joint '{twice[0]}' is declared {names.count(twice[0])} times")
     return joints
 
 
@@ -253,9 +250,7 @@ def _check_keys(entries: dict[str, Any], expected: set[str], where: str) -> None
     if missing:
         raise BadInput(f"{where}: field '{missing[0]}' is missing")
     if unknown:
-        raise BadInput(
-            f"{where}: unknown field '{unknown[0]}'; known are {sorted(expected)}"
-        )
+        raise BadInput(f"{where}: unknown field '{unknown[0]}'; known are {sorted(expected)}")
 
 
 def _string(entries: dict[str, Any], key: str, path: Path) -> str:
@@ -277,10 +272,6 @@ def _strings(value: object, where: str) -> tuple[str, ...]:
 def _number(entries: dict[str, Any], key: str, where: str) -> float:
     value: object = entries[key]
     # bool is an int in Python, and `true` is no number in a profile.
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not math.isfinite(value)
-    ):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise BadInput(f"{where}: {key} must be a finite number, got {value!r}")
     return float(value)
