@@ -46,6 +46,12 @@ class MissingExtra(SurefootError):
     """A verb needs packages of an extra that is not installed."""
 
 
+class LogLost(SurefootError):
+    """The verb ran to its end, and the log of it could not be kept."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
+
+
 class GateFailed(SurefootError):
     """The verb ran to its end, and what it judged failed its gate."""
 

@@ -8,10 +8,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import contextlib
+import functools
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from robot_runtime.control.safety import SafetyLimits
 
 # The same examples in every run, and no deadline: a busy machine is no bug.
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True)
@@ -21,6 +24,13 @@ with contextlib.suppress(ModuleNotFoundError):
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in real time that succeed although a busy machine left the loop without a processor."""
+    patient = functools.partial(SafetyLimits, stall=60.0)
+    monkeypatch.setattr("robot_runtime.control.loop.SafetyLimits", patient)
 
 
 @pytest.fixture(scope="session")

@@ -54,6 +54,9 @@ def main(argv: list[str]) -> int:
     Returns:
         0 if it ended as planned or was asked to, 1 if a fault ended it, the rate was too low for
         ``--rate-check`` or records of the log were lost.
+
+    Raises:
+        LogLost: The robot ran, and its flight log could not be finished.
     """
     args = _parse(argv)
     options = _options(args.option)
@@ -75,10 +78,12 @@ def main(argv: list[str]) -> int:
         else:
             stack.enter_context(quiet_memory())
         loop = _prepare(policy, load_driver(args.robot)(policy, options), source, recorder)
-        if not args.json:
-            _announce(policy, args.robot, duration, isinstance(source, Keyboard))
-        summary = loop.run(duration)
-        loop.close()
+        try:
+            if not args.json:
+                _announce(policy, args.robot, duration, isinstance(source, Keyboard))
+            summary = loop.run(duration)
+        finally:
+            loop.close()
         # Said before the log is finished, so that a log that cannot be does not hide it.
         code = _report(args, policy, summary)
     if args.log is not None and not args.json:

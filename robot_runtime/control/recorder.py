@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_runtime.control.flightlog import LogHeader, raw_preamble, read_log, write_log
-from robot_runtime.errors import BadInput
+from robot_runtime.errors import BadInput, LogLost
 
 _BUFFER = 4 * 2**20
 _PATIENCE = 20.0
@@ -77,7 +77,7 @@ class FlightRecorder:
         """Wait for the writer and make the final file; without a record there is none.
 
         Raises:
-            BadInput: The writer failed or the final file cannot be written; the message names the
+            LogLost: The writer failed or the final file cannot be written; the message names the
                 ``.part`` file, which then stays.
         """
         self._socket.close()
@@ -91,11 +91,11 @@ class FlightRecorder:
             return
         kept = f"'{self._raw}' has what was recorded"
         if code:
-            raise BadInput(f"the flight log could not be written to its end; {kept}")
+            raise LogLost(f"the flight log could not be written to its end; {kept}")
         try:
             write_log(self._path, self._header, read_log(self._raw).rows)
         except (BadInput, OSError) as error:
-            raise BadInput(f"cannot finish the flight log: {error}; {kept}") from error
+            raise LogLost(f"cannot finish the flight log: {error}; {kept}") from error
         with contextlib.suppress(OSError):
             self._raw.unlink()
 

@@ -232,6 +232,8 @@ def parse_command(contract: PolicyContract, text: str) -> NDArray[np.float64]:
         if any("=" in part for part in parts):
             pairs = [part.split("=", 1) for part in parts]
             values = {pair[0].strip(): float(pair[1]) for pair in pairs}
+            if len(values) < len(pairs):
+                raise BadInput(f"command {text!r}: a channel is given twice")
         else:
             numbers = [float(part) for part in parts]
             values = {str(name): n for name, n in zip(VELOCITY, numbers, strict=True)}

@@ -66,6 +66,7 @@ def test_the_shipped_file_is_judged_and_a_raw_policy_fails(
     assert not re.search(r"""(src|href)=["'](?!data:|#)""", text)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_it_runs_in_real_time_and_its_log_replays(folder: Path) -> None:
     log = folder / "flight.npz"
     policy = str(folder / "policy.onnx")
@@ -73,6 +74,7 @@ def test_it_runs_in_real_time_and_its_log_replays(folder: Path) -> None:
     assert cli.main(["replay", str(log), "--policy", policy]) == ExitCode.GOOD
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_log_of_another_policy_is_refused(folder: Path) -> None:
     """Two iterations more make another policy: its file must not pass for this one."""
     log, other = folder / "mock.npz", folder / "other.onnx"

@@ -67,6 +67,7 @@ def test_it_walks_in_sim2sim_as_stated(
         assert _close(measured, stated[key]), (key, measured, stated[key])
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_it_walks_in_real_time_as_stated(
     case: Path, policy: PolicyFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,7 +24,7 @@ from tests.export.importers.test_unitree import deploy_case, terms
 from tests.helpers.foreign import Case, Network, record, tensor
 
 SLOWEST = 10.0
-"""Seconds that one broken file may take."""
+"""Seconds of the processor that one broken file may take; a busy machine is no bug."""
 
 LARGEST = 2 * 2**30
 """Bytes that this process may grow to."""
@@ -130,12 +130,12 @@ def survive(folder: Path, count: int) -> int:
     mark = folder / "executed"
     refused = 0
     for case in attacks(folder, count, str(mark)):
-        before = time.perf_counter()
+        before = time.process_time()
         try:
             case.run()
         except SurefootError:
             refused += 1
-        assert time.perf_counter() - before < SLOWEST
+        assert time.process_time() - before < SLOWEST
         assert not mark.exists()
     # Kilobytes on Linux.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < LARGEST
@@ -179,9 +179,9 @@ def test_hostile_yaml_through_the_command_line(
 ) -> None:
     case = deploy_case(tmp_path, terms(1), {"obs": 21})
     case.write("params/deploy.yaml", content)
-    before = time.perf_counter()
+    before = time.process_time()
     assert main(case.argv()) == 2
-    assert time.perf_counter() - before < SLOWEST
+    assert time.process_time() - before < SLOWEST
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("surefoot import: error: ")
@@ -266,10 +266,10 @@ def looping() -> bytes:
 def test_hostile_graphs(tmp_path: Path, content: bytes, message: str) -> None:
     case = deploy_case(tmp_path, terms(1), {"obs": 21})
     case.files[1].write_bytes(content)
-    before = time.perf_counter()
+    before = time.process_time()
     with pytest.raises(SurefootError, match=message):
         case.run()
-    assert time.perf_counter() - before < SLOWEST
+    assert time.process_time() - before < SLOWEST
 
 
 @pytest.mark.parametrize(

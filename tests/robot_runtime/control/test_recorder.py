@@ -16,7 +16,7 @@ from robot_runtime.control.flightlog import LogHeader, make_header, read_log, wr
 from robot_runtime.control.record import MemoryRecorder, record_dtype
 from robot_runtime.control.recorder import FlightRecorder
 from robot_runtime.control.replay import replay_log
-from robot_runtime.errors import BadInput
+from robot_runtime.errors import BadInput, LogLost
 from robot_runtime.policy.contract import PolicyContract
 from tests.helpers.contracts import edited, quadruped_contract, rich_contract
 from tests.helpers.loops import Bench, Policy
@@ -113,7 +113,7 @@ def test_a_dead_writer_is_counted_and_the_robot_walks_on(how: str, tmp_path: Pat
     summary = bench.loop.run(0.5)
     assert summary.ended == "done"
     assert summary.records_dropped == summary.timing.ticks
-    with pytest.raises(BadInput, match=r"'.*\.part' has what was recorded"):
+    with pytest.raises(LogLost, match=r"'.*\.part' has what was recorded"):
         recorder.close()
     assert recorder.raw_path.exists()
     assert not (tmp_path / "flight.npz").exists()

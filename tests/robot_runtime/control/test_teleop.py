@@ -54,6 +54,11 @@ def test_commands_that_are_none(text: str) -> None:
         parse_command(CONTRACT, text)
 
 
+def test_a_channel_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(BadInput, match="a channel is given twice"):
+        parse_command(CONTRACT, "lin_vel_x=0.1, lin_vel_x=0.2")
+
+
 def test_a_channel_that_does_not_exist_is_named_with_those_that_do() -> None:
     with pytest.raises(BadInput, match=r"no channel 'jump'; it has lin_vel_x, lin_vel_y"):
         parse_command(CONTRACT, "jump=1")
