@@ -105,6 +105,9 @@ class PPOConfig:
     lr_anneal: Literal["none", "linear"] = "none"
     """Linear: from learning_rate to min_lr over the run. Excludes desired_kl."""
 
+    final_std: float | None = None
+    """Ceiling of the policy's deviation from 80 % of the run on, approached geometrically."""
+
     max_grad_norm: float = 1.0
     """Largest norm of a gradient; what is longer is scaled down."""
 
@@ -141,7 +144,7 @@ class PPOConfig:
             check_range(self, name, low=0.0, high=1.0)
         for name in ("clip", "value_clip", "learning_rate", "desired_kl", "min_lr", "max_lr"):
             check_range(self, name, low=0.0, open_low=True)
-        for name in ("max_grad_norm", "adam_eps", "reward_scale"):
+        for name in ("max_grad_norm", "adam_eps", "reward_scale", "final_std"):
             check_range(self, name, low=0.0, open_low=True)
         for name in ("kl_factor", "kl_band"):
             check_range(self, name, low=1.0, open_low=True)

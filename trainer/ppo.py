@@ -23,9 +23,10 @@ from trainer.losses import (
     value_loss,
 )
 from trainer.networks.actor_critic import ACTOR_GROUP, Actor, Critic, critic_group
+from trainer.networks.gaussian_heads import DiagonalGaussian
 from trainer.normalizer import RunningNormalizer
 from trainer.rollout import Acted, Rollout
-from trainer.schedules import adaptive_kl_lr, linear_lr
+from trainer.schedules import adaptive_kl_lr, linear_lr, std_ceiling
 from trainer.symmetry import MirrorTable
 
 logger = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ class PPO:
         self.device = device
         self._critic_group = critic_group(obs_dims)
         self._mirror = symmetry.to(device) if symmetry and config.symmetry.enabled else None
+        self._init_std = network.init_std
         weights = torch.Generator().manual_seed(seed)
         self.actor = Actor(obs_dims[ACTOR_GROUP], actions, network, weights).to(device)
         self.critic = Critic(obs_dims[self._critic_group], network, weights).to(device)
@@ -124,6 +126,12 @@ class PPO:
         if config.lr_anneal == "linear":
             start, end = config.learning_rate, config.min_lr
             self.lr.fill_(linear_lr(iteration, iterations, start=start, end=end))
+
+    def limit_std(self, iteration: int, iterations: int) -> None:
+        """Set the ceiling of the deviation for an iteration, before its rollout is collected."""
+        head, end = self.actor.distribution, self.config.final_std
+        if end is not None and isinstance(head, DiagonalGaussian):
+            head.limit(std_ceiling(iteration, iterations, start=self._init_std, end=end))
 
     def update(self, rollout: Rollout, valid: Tensor | None = None) -> Metrics:
         """Learn from a rollout.

@@ -54,3 +54,20 @@ def linear_lr(iteration: int, iterations: int, *, start: float, end: float) -> f
     """
     left = max(0.0, 1.0 - iteration / iterations)
     return end + (start - end) * left
+
+
+def std_ceiling(iteration: int, iterations: int, *, start: float, end: float) -> float:
+    """Return the largest deviation of the policy in an iteration, on a geometric path.
+
+    What ships is the mean of the policy, and a gait that was learned with noise is another one
+    without: its noise brakes the robot, which walks too fast when the noise is gone. So the noise
+    is taken away over the first four fifths of a run, and the last one learns without it.
+
+    Args:
+        iteration: The iteration about to run, counted from 0.
+        iterations: Iterations of the whole run.
+        start: Ceiling in iteration 0.
+        end: Ceiling from four fifths of the run on.
+    """
+    done = min(1.0, iteration / (0.8 * iterations))
+    return start * (end / start) ** done

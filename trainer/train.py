@@ -187,6 +187,7 @@ class Run:
     def step(self) -> dict[str, float]:
         """Run one iteration and return its metrics."""
         begin = time.perf_counter()
+        self.agent.limit_std(self.iteration, self.config.iterations)
         rollout = self.collector.collect(self.agent.act)
         screening = screen(rollout)
         self.faults.update(screening.faults)

@@ -1,4 +1,4 @@
-"""Learning rates by hand."""
+"""Learning rates and the ceiling of the deviation by hand."""
 
 import math
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from trainer.config import InvalidSetting, PPOConfig
-from trainer.schedules import adaptive_kl_lr, linear_lr
+from trainer.networks.gaussian_heads import DiagonalGaussian
+from trainer.schedules import adaptive_kl_lr, linear_lr, std_ceiling
 
 
 def test_edges_of_the_adaptive_rule() -> None:
@@ -45,3 +46,22 @@ def test_two_schedules_at_once_are_refused() -> None:
     with pytest.raises(InvalidSetting, match="lr_anneal = linear and desired_kl"):
         PPOConfig(lr_anneal="linear")
     PPOConfig(lr_anneal="linear", desired_kl=None)
+
+
+def test_the_ceiling_of_the_deviation_falls_geometrically() -> None:
+    path = [std_ceiling(i, 5, start=0.8, end=0.05) for i in range(6)]
+    assert path == pytest.approx([0.8, 0.4, 0.2, 0.1, 0.05, 0.05])
+
+
+def test_a_ceiling_bounds_the_deviation_and_keeps_its_gradient() -> None:
+    head = DiagonalGaussian(3, init_std=0.7)
+    head.limit(0.2)
+    std = head.std()
+    std.sum().backward()
+    # The parameter is the logarithm: exp(log 0.2) is 0.2 to a rounding.
+    assert std.tolist() == pytest.approx([0.2] * 3)
+    assert head.param.grad is not None
+    assert (head.param.grad > 0.0).all()
+    head.project_()
+    head.limit(0.5)
+    assert head.std().tolist() == pytest.approx([0.2] * 3)

@@ -78,6 +78,10 @@ class DiagonalGaussian(nn.Module):
     def squash(self) -> None:
         """See `Head`."""
 
+    def limit(self, max_std: float) -> None:
+        """Set the ceiling of the deviation."""
+        self.high = max(self.low, math.log(max_std) if self.kind == "log" else max_std)
+
     @torch.no_grad()
     def project_(self) -> None:
         """Bring the parameter back into its bounds; a NaN stays one, for the guard to find."""

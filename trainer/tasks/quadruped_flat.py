@@ -41,14 +41,15 @@ def train_config() -> TrainConfig:
     """Settings that make the robot walk within minutes on two cores."""
     return TrainConfig(
         num_envs=256,
-        iterations=700,
+        iterations=850,
         network=NetworkConfig(actor_hidden=(128, 64), critic_hidden=(128, 64), init_std=0.7),
         ppo=PPOConfig(
             num_steps=24,
             epochs=2,
             minibatches=4,
             gamma=0.97,
-            entropy_coef=0.003,
+            entropy_coef=0.001,
+            final_std=0.1,
             learning_rate=1e-3,
             max_lr=3e-3,
             symmetry=SymmetryConfig(augment=True),
