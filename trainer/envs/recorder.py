@@ -135,7 +135,7 @@ def _demand_equal(
     """Training and runtime share their code; that they share its use is checked here."""
     error = np.abs(given - computed) / np.maximum(1.0, np.abs(computed))
     # Only the order of float32 operations may differ between one robot and a batch.
-    if error.max() > 1e-6:
+    if not error.max() <= 1e-6:  # written so that NaN differs
         row, feature = np.unravel_index(int(error.argmax()), error.shape)
         raise RuntimeError(
             f"contract '{contract.name}': feature {feature} of the training observation differs "
