@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from robot_runtime.errors import BadInput
 from robot_runtime.policy.actuator import stability_audit
 from robot_runtime.policy.contract import PolicyContract
+from robot_runtime.policy.spec import MIN_PERIOD
 from robot_runtime.robots import load_model, read_model
 from sim2sim.doctor import JOINT_TRANSMISSIONS, Finding, examine, free_joint, joint_ids
 
@@ -168,7 +169,9 @@ def choose_step(contract: PolicyContract, asked: float | None) -> float:
     if asked is None:
         largest = min(contract.timing.physics_dt, LARGEST_STEP)
         return period / math.ceil(period / largest - 1e-9)
-    if not asked > 0.0 or abs(period / asked - round(period / asked)) > 1e-6 or asked > period:
+    if not MIN_PERIOD <= asked <= period:
+        raise BadInput(f"physics step {asked} s is not in {MIN_PERIOD:g} ... {period} s, the pd_dt")
+    if abs(period / asked - round(period / asked)) > 1e-6:
         raise BadInput(f"physics step {asked} s does not divide the contract's pd_dt {period} s")
     return period / round(period / asked)
 

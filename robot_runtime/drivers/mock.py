@@ -48,6 +48,9 @@ class MockOptions:
             raise BadInput(f"mock robot: drop = {self.drop} is not in [0, 1)")
         if not self.response > 0.0:
             raise BadInput(f"mock robot: response = {self.response} s is not positive")
+        for name in ("at", "offset", "response"):
+            if not math.isfinite(getattr(self, name)):
+                raise BadInput(f"mock robot: {name} = {getattr(self, name)} is not finite")
 
 
 class MockRobot:

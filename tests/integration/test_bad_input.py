@@ -198,3 +198,18 @@ def test_an_unknown_driver(good: Path, capsys: pytest.CaptureFixture[str]) -> No
     line = refusal(["run", str(good), "--robot", "dragon"], capsys)
     assert "dragon" in line
     assert "mock" in line
+
+
+@pytest.mark.parametrize("step", ["1e-9", "0", "nan", "0.0033", "1"])
+def test_a_physics_step_that_never_ends_or_does_not_divide(
+    step: str, good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "physics step" in refusal(["sim2sim", str(good), f"--physics-dt={step}"], capsys)
+
+
+@pytest.mark.parametrize("option", ["offset=nan", "at=nan", "response=inf", "drop=2", "fail=x"])
+def test_an_option_that_is_no_behaviour(
+    option: str, good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refusal(["run", str(good), "--robot", "mock", "--option", option], capsys)
+    assert option.split("=")[0] in line
