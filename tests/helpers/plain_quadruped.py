@@ -140,6 +140,7 @@ class PlainQuadruped(gymnasium.Env[Vector, Vector]):
     def _draw_command(self, rng: np.random.Generator) -> None:
         config = self.config.commands
         self.asked = rng.uniform(self.command_lower, self.command_upper)
+        self.asked[rng.random(3) < config.zero_probability] = 0.0
         if rng.random() < config.stand_probability or (
             np.linalg.norm(self.asked) <= config.dead_zone
         ):

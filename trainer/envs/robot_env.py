@@ -28,14 +28,14 @@ from trainer.envs.privileged import privileged_dim, privileged_observation
 from trainer.envs.random import Stream, row_keys, uniform
 from trainer.envs.starts import EpisodeStarts
 from trainer.envs.targets import TargetQueue
-from trainer.tasks.commands import draw_commands, draw_steps
+from trainer.tasks.commands import draw_commands, draw_steps, num_command_draws
 from trainer.tasks.gait import gait_target
 from trainer.tasks.rewards import RewardInputs, active_terms, evaluate_terms, total_reward
 
 logger = logging.getLogger(__name__)
 
-# Three channels, whether to stand, and how long.
-_COMMAND_DRAWS = 5
+# The command, and how long it lasts.
+_COMMAND_DRAWS = num_command_draws(3) + 1
 
 
 class RobotEnv:
@@ -282,8 +282,8 @@ class RobotEnv:
     def _ask(self, rows: NDArray[np.int64], step: Tensor, u: Tensor) -> None:
         """Ask rows for new commands, drawn from ``u`` of shape (k, _COMMAND_DRAWS)."""
         episodes, config = self._episodes, self.config.commands
-        episodes.asked[rows] = draw_commands(u[:, :4], *self._command_range, config)
-        episodes.command_end[rows] = step + self._steps(u[:, 4], config.interval_s)
+        episodes.asked[rows] = draw_commands(u[:, :-1], *self._command_range, config)
+        episodes.command_end[rows] = step + self._steps(u[:, -1], config.interval_s)
 
     def _steps(self, u: Tensor, interval_s: tuple[float, float]) -> Tensor:
         return draw_steps(u, interval_s, self._contract.timing.control_dt)

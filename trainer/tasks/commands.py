@@ -15,19 +15,27 @@ class CommandConfig:
     Attributes:
         interval_s: Shortest and longest time a command lasts, [s].
         stand_probability: Share of commands that are zero.
+        zero_probability: Share of each channel's draws that are zero, so that commands along one
+            axis, which people give, are not rare among those along all.
         dead_zone: Commands whose norm is at most this are set to zero.
     """
 
     interval_s: tuple[float, float] = (3.0, 5.0)
     stand_probability: float = 0.1
+    zero_probability: float = 0.4
     dead_zone: float = 0.1
 
 
+def num_command_draws(num_commands: int) -> int:
+    """How many numbers `draw_commands` needs per robot."""
+    return 1 + 2 * num_commands
+
+
 def draw_commands(u: Tensor, lower: Tensor, upper: Tensor, config: CommandConfig) -> Tensor:
-    """Draw commands uniformly within their ranges, some of them zero.
+    """Draw commands uniformly within their ranges, some of them or of their channels zero.
 
     Args:
-        u: Draws in [0, 1), shape (n, num_commands + 1).
+        u: Draws in [0, 1), shape (n, num_command_draws(num_commands)).
         lower: Lowest command per channel, shape (num_commands,).
         upper: Highest command per channel, shape (num_commands,).
         config: How commands are drawn.
@@ -35,11 +43,12 @@ def draw_commands(u: Tensor, lower: Tensor, upper: Tensor, config: CommandConfig
     Returns:
         Commands, shape (n, num_commands).
     """
-    command = lower + (upper - lower) * u[:, 1:]
-    stand = (u[:, :1] < config.stand_probability) | (
+    stand, keep, size = u.split((1, len(lower), len(lower)), dim=-1)
+    command = (lower + (upper - lower) * size) * (keep >= config.zero_probability)
+    still = (stand < config.stand_probability) | (
         command.norm(dim=-1, keepdim=True) <= config.dead_zone
     )
-    return torch.where(stand, torch.zeros_like(command), command)
+    return torch.where(still, torch.zeros_like(command), command)
 
 
 def draw_steps(u: Tensor, interval_s: tuple[float, float], control_dt: float) -> Tensor:

@@ -78,8 +78,13 @@ def env_config(robot: RobotModel | None = None) -> RobotEnvConfig:
         # The episode ends where thighs or shanks would touch: they need no collisions of their own.
         solver=SolverOptions(colliding_geoms=(*robot.profile.foot_geoms, *parts.base_geoms)),
         gait=GaitConfig(offsets=trot_offsets(robot.name, parts.feet)),
-        commands=CommandConfig(stand_probability=0.2),
-        rewards=RewardConfig(track_mean_lin_vel=1.0, track_mean_ang_vel=0.5),
+        commands=CommandConfig(stand_probability=0.15),
+        rewards=RewardConfig(
+            track_mean_lin_vel=1.0,
+            track_mean_ang_vel=0.5,
+            orientation=-5.0,
+            swing_height=-60.0,
+        ),
         # Hips stay in, legs may swing: joints that turn about the forward axis weigh more.
         pose_weight=tuple(1.0 if _sideways(joint) else 0.1 for joint in contract.joints),
         randomization=RandomizationConfig(),

@@ -289,7 +289,7 @@ def test_broken_physics_is_quarantined_and_counted() -> None:
 
 
 def test_commands_stay_in_range_change_in_time_and_sometimes_stand() -> None:
-    commands = CommandConfig(interval_s=(0.6, 1.0), stand_probability=0.2)
+    commands = CommandConfig(interval_s=(0.6, 1.0), stand_probability=0.2, zero_probability=0.0)
     env = _env(100, _config(episode_s=30.0, randomization=NOMINAL, commands=commands))
     env.reset()
     lower = torch.tensor([c.lower for c in env.config.contract.commands])

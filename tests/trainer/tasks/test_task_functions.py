@@ -95,17 +95,18 @@ def test_starts_stay_within_their_ranges() -> None:
 
 
 def test_commands_by_hand() -> None:
-    config = CommandConfig(stand_probability=0.25, dead_zone=0.1)
+    config = CommandConfig(stand_probability=0.25, zero_probability=0.4, dead_zone=0.1)
     u = torch.tensor(
         [
-            [0.3, 0.0, 1.0, 0.5],  # the corners of the ranges
-            [0.2, 0.0, 1.0, 0.5],  # asked to stand
-            [0.9, 0.52, 0.5, 0.5],  # 0.04 m/s: too slow to count as walking
+            [0.3, 0.5, 0.4, 0.9, 0.0, 1.0, 0.5],  # the corners of the ranges
+            [0.2, 0.5, 0.4, 0.9, 0.0, 1.0, 0.5],  # asked to stand
+            [0.9, 0.5, 0.5, 0.5, 0.52, 0.5, 0.5],  # 0.04 m/s: too slow to count as walking
+            [0.9, 0.5, 0.3, 0.1, 1.0, 1.0, 1.0],  # forward alone
         ]
     )
     lower, upper = torch.tensor([-1.0, -0.5, -1.0]), torch.tensor([1.0, 0.5, 1.0])
     got = draw_commands(u, lower, upper, config)
-    want = torch.tensor([[-1.0, 0.5, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    want = torch.tensor([[-1.0, 0.5, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     torch.testing.assert_close(got, want)
     steps = draw_steps(torch.tensor([0.0, 0.5, 1.0]), (3.0, 5.0), 0.02)
     assert steps.tolist() == [150, 200, 250]
