@@ -68,7 +68,8 @@ def _make_one(identifier: str, arguments: dict[str, Any]) -> gymnasium.Env[Any, 
         return gymnasium.make(identifier, **arguments)
     except (gymnasium.error.Error, TypeError, ValueError, ImportError) as error:
         text = " ".join(str(error).split())
-        raise BadInput(f"gymnasium cannot make '{identifier}' {arguments or ''}: {text}") from error
+        given = f" with {arguments}" if arguments else ""
+        raise BadInput(f"gymnasium cannot make '{identifier}'{given}: {text}") from error
 
 
 def _argument(name: str, part: str) -> tuple[str, Any]:
