@@ -210,13 +210,15 @@ class Run:
         self.iteration += 1
         steps = rollout.reward.numel() if rollout.valid is None else int(rollout.valid.sum())
         self.env_steps += steps
-        return values | {
+        values |= {
             **{name: float(count) for name, count in self.faults.items()},
             "perf/collect_seconds": collected - begin,
             "perf/learn_seconds": learned - collected,
             "perf/steps_per_second": steps / (learned - begin),
             "progress/env_steps": float(self.env_steps),
         }
+        curriculum = self.task.curriculum
+        return values | (curriculum.update(values) if curriculum else {})
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate if it is time, and return the numbers to log; what is learned stays as it is."""
@@ -241,6 +243,7 @@ class Run:
                 "episodes": self.episodes.state_dict(),
                 "faults": dict(self.faults),
                 "evaluation": self.evaluator.state_dict(),
+                "curriculum": self.task.curriculum.state_dict() if self.task.curriculum else {},
             },
             rng=global_rng_state(),
             versions=package_versions(),
@@ -266,6 +269,8 @@ class Run:
                 self.episodes.load_state_dict(checkpoint.progress["episodes"])
             else:
                 logger.warning("the environment cannot restore its episodes: they begin anew")
+            if self.task.curriculum:
+                self.task.curriculum.load_state_dict(checkpoint.progress.get("curriculum", {}))
         except (RuntimeError, ValueError, KeyError) as error:
             text = " ".join(str(error).split())
             raise BadInput(f"the checkpoint does not fit this run: {text}") from error

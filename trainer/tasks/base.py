@@ -12,6 +12,7 @@ from torch import Tensor
 
 from robot_runtime.errors import BadInput
 from trainer.config import TrainConfig
+from trainer.curriculum import Curriculum
 from trainer.env import VecEnv
 from trainer.symmetry import MirrorTable
 
@@ -19,7 +20,10 @@ TASKS = "surefoot.tasks"
 """The entry-point group of the tasks; each entry is a `MakeTask`."""
 
 ActMean = Callable[[Tensor], Tensor]
-"""Raw observations of the group `policy`, float32 ``(B, dim)``, to mean raw actions ``(B, A)``."""
+"""Raw observations of the group `policy`, float32 ``(B, dim)``, to raw actions ``(B, A)``.
+
+One that remembers has a method ``reset(rows)``: rows, bool ``(B,)``, begin anew; None: all do.
+"""
 
 
 class Deployment(Protocol):
@@ -54,12 +58,14 @@ class TaskRun:
             `num_envs`, `seed` and `device` are the recipe's own, whatever `env` was built with.
         symmetry: Reflections of observations and actions; None where the robot has none.
         deployment: Contract and golden trace; None for a task that no robot will run.
+        curriculum: What gets harder while it is learned; None where nothing does.
     """
 
     env: VecEnv
     train: TrainConfig
     symmetry: MirrorTable | None = None
     deployment: Deployment | None = None
+    curriculum: Curriculum | None = None
 
 
 class MakeTask(Protocol):
