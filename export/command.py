@@ -9,7 +9,7 @@ from typing import Any
 
 from export.onnx import DEFAULT_TARGET, TARGETS
 from export.parity import GateReport
-from export.write import Exported, export_checkpoint
+from export.write import FORMATS, Exported, export_checkpoint
 from robot_runtime.cli import Parser
 from robot_runtime.errors import ExitCode
 
@@ -63,6 +63,14 @@ def main(argv: list[str]) -> int:
         "--target", choices=list(TARGETS), default=DEFAULT_TARGET, help="default: %(default)s"
     )
     parser.add_argument(
+        "--format",
+        action="append",
+        default=[],
+        choices=list(FORMATS),
+        help="write this beside the policy file too, for another runtime: deploy.yaml as Unitree's "
+        "controllers read it, or leapp.yaml; may be given several times",
+    )
+    parser.add_argument(
         "--allow-privileged",
         action="store_true",
         help="accept observation terms that the robot cannot measure",
@@ -79,6 +87,7 @@ def main(argv: list[str]) -> int:
         arguments.output,
         torchscript=arguments.torchscript,
         target=arguments.target,
+        formats=arguments.format,
         allow_privileged=arguments.allow_privileged,
         progress=progress,
     )

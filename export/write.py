@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +17,9 @@ import torch
 
 from export.diagnosis import Evidence
 from export.findings import check_measurable, contract_findings, saturated_actions
+from export.formats.deploy_yaml import deploy_yaml
+from export.formats.leapp import leapp_yaml
+from export.formats.metadata import controller_metadata
 from export.graph import Source, read_source
 from export.networks import (
     Candidate,
@@ -32,6 +35,7 @@ from export.parity import GateReport, run_gate
 from export.torchscript import read_torchscript, torchscript_bytes, trace_module
 from robot_runtime.errors import BadInput, GateFailed
 from robot_runtime.files import atomic_write
+from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.file import PolicyFile, load_policy, policy_bytes
 from robot_runtime.policy.inference import OnnxNetwork
 from robot_runtime.policy.labels import observation_labels
@@ -40,6 +44,26 @@ from trainer.checkpoint import find_checkpoint
 
 Progress = Callable[[str], None]
 """Called with what is being done, for people who wait."""
+
+
+Beside = tuple[str, Callable[[bytes], str]]
+"""Name of a file beside the policy file, and what makes its text of the policy file's content."""
+
+
+def _deploy_yaml(contract: PolicyContract, model_name: str) -> Beside:
+    text = deploy_yaml(contract)
+    return "deploy.yaml", lambda _: text
+
+
+def _leapp(contract: PolicyContract, model_name: str) -> Beside:
+    return "leapp.yaml", lambda model: leapp_yaml(contract, model, model_name)
+
+
+FORMATS: dict[str, Callable[[PolicyContract, str], Beside]] = {
+    "deploy-yaml": _deploy_yaml,
+    "leapp": _leapp,
+}
+"""What else can be written beside the policy file, for runtimes of others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +89,7 @@ def export_checkpoint(
     *,
     torchscript: Path | None = None,
     target: str = DEFAULT_TARGET,
+    formats: Sequence[str] = (),
     allow_privileged: bool = False,
     progress: Progress = lambda _: None,
 ) -> Exported:
@@ -75,6 +100,7 @@ def export_checkpoint(
         output: The policy file to write, ``.onnx``.
         torchscript: A TorchScript file to write too, ``.pt``.
         target: Name of the oldest runtime that shall load the file, one of `TARGETS`.
+        formats: What else to write beside the policy file, see `FORMATS`.
         allow_privileged: Whether terms that the robot cannot measure are accepted.
         progress: Told about each step.
 
@@ -91,6 +117,7 @@ def export_checkpoint(
         output,
         torchscript=torchscript,
         target=target,
+        formats=formats,
         allow_privileged=allow_privileged,
         progress=progress,
     )
@@ -103,17 +130,26 @@ def export_source(
     *,
     torchscript: Path | None = None,
     target: str = DEFAULT_TARGET,
+    formats: Sequence[str] = (),
     allow_privileged: bool = False,
     progress: Progress = lambda _: None,
 ) -> tuple[PolicyFile, GateReport]:
     """Make a policy file of a policy that was read; see `export_checkpoint`."""
-    if target not in TARGETS:
-        raise BadInput(f"unknown target '{target}'; there are {', '.join(TARGETS)}")
+    for what, names, known in (("target", [target], TARGETS), ("format", formats, FORMATS)):
+        for name in names:
+            if name not in known:
+                raise BadInput(f"unknown {what} '{name}'; there are {', '.join(known)}")
+    # Before the work: a format may have no place for something the policy needs.
+    beside = {name: FORMATS[name](source.contract, output.name) for name in formats}
     privileged = check_measurable(source.contract, allowed=allow_privileged)
     with contextlib.ExitStack() as stack:
         # Both temporary files first: a folder that cannot be written is told before the work.
         temporary = stack.enter_context(atomic_write(output))
         script = None if torchscript is None else stack.enter_context(atomic_write(torchscript))
+        others = {
+            write: stack.enter_context(atomic_write(output.with_name(name)))
+            for name, write in beside.values()
+        }
         progress(f"exporting to ONNX for {target}")
         model = export_onnx(source.module, source.contract, source.spec, TARGETS[target])
         progress("tracing to TorchScript")
@@ -131,7 +167,8 @@ def export_source(
             "report": gate.to_plain(),
         }
         progress("writing and opening again")
-        temporary.write_bytes(policy_bytes(model, **parts))
+        also = controller_metadata(source.contract)
+        temporary.write_bytes(policy_bytes(model, **parts, also=also))
         try:
             policy = load_policy(temporary.read_bytes(), path=output)
         except TraceMismatch as error:
@@ -139,6 +176,8 @@ def export_source(
         if script is not None:
             script.write_bytes(torchscript_bytes(traced, **parts))
             read_torchscript(script)
+        for write, path in others.items():
+            path.write_text(write(policy.model))
     return policy, gate
 
 

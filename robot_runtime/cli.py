@@ -52,7 +52,10 @@ VERBS = {
     "import": Verb(summary="turn a policy of another stack into a policy file", extra="export,sim"),
     "sim2sim": Verb(summary="validate a policy file in MuJoCo", extra="sim"),
     "run": Verb(summary="run a policy file in real time on a robot, a mock or MuJoCo"),
-    "inspect": Verb(summary="print the contract of a policy file"),
+    "inspect": Verb(
+        summary="explain a policy file, ours or foreign, and check that it proves itself"
+    ),
+    "diff": Verb(summary="say what differs between two policy files"),
     "replay": Verb(summary="replay a flight log through its policy, bit for bit"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -10,14 +11,16 @@ from pathlib import Path
 from typing import Any, cast
 
 from robot_runtime.cli import Parser
-from robot_runtime.errors import ExitCode
+from robot_runtime.errors import BadInput, ExitCode
 from robot_runtime.policy.contract import PolicyContract
-from robot_runtime.policy.file import PolicyFile, open_policy
+from robot_runtime.policy.file import MAX_FILE, PolicyFile, open_policy
+from robot_runtime.policy.foreign import explain
 from robot_runtime.policy.proof import ReplayReport, TraceMismatch, replay
 from robot_runtime.policy.spec import ObservationBlock, ObservationTerm
 
 _EPILOG = """\
-exit code: 0 the file proves itself, 1 its golden trace is not reproduced, 2 it cannot be read.
+exit code: 0 the file proves itself, 1 its golden trace is not reproduced, 2 it cannot be read or
+is no policy file.
 
 examples:
   surefoot inspect policy.onnx
@@ -37,26 +40,50 @@ def main(argv: list[str]) -> int:
     parser = Parser(
         "surefoot inspect",
         description="Print the contract of a policy file, check its seal and replay its golden "
-        "trace.",
+        "trace. Of any other ONNX, TorchScript or checkpoint file, say what it is and lacks.",
         epilog=_EPILOG,
     )
     parser.add_argument("file", type=Path, help="a policy file")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     arguments = parser.parse_args(argv)
-    policy = open_policy(arguments.file, replay=False)
+    try:
+        policy = open_policy(arguments.file, replay=False)
+    except BadInput:
+        # Refused it is all the same; but people want to know what they have.
+        _explain(arguments.file, as_json=arguments.json)
+        raise
     network = policy.network()
     try:
         proof = replay(policy.contract, policy.trace, network, reset=network.reset)
     except TraceMismatch as error:
         proof = error
     if arguments.json:
-        text = json.dumps(_plain(policy, proof), indent=2)
+        _print(json.dumps(_plain(policy, proof), indent=2))
     else:
-        text = describe(policy, proof)
+        _print(describe(policy, proof))
+    return ExitCode.FAILED if isinstance(proof, TraceMismatch) else ExitCode.GOOD
+
+
+def _explain(path: Path, *, as_json: bool) -> None:
+    """Say what a file is that is no policy file, where that is known."""
+    with contextlib.suppress(BadInput, OSError):
+        if not path.is_file() or path.stat().st_size > MAX_FILE:
+            return
+        found = explain(path.read_bytes(), path)
+        if found is None:
+            return
+        if as_json:
+            _print(json.dumps({"path": str(path), **dataclasses.asdict(found)}, indent=2))
+        else:
+            lacks = [("missing", need) for need in found.missing]
+            _print(_facts([("file", path), ("kind", found.kind), *found.facts, *lacks,
+                           ("next", found.next)]))  # fmt: skip
+
+
+def _print(text: str) -> None:
     # A name may hold what the terminal's encoding does not.
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding))
-    return ExitCode.FAILED if isinstance(proof, TraceMismatch) else ExitCode.GOOD
 
 
 def describe(policy: PolicyFile, proof: ReplayReport | TraceMismatch) -> str:

@@ -8,6 +8,9 @@ Metadata of the ONNX model, in this order:
     surefoot.report       what the export gate measured, canonical JSON
     surefoot.seal         SHA-256 of each of the four, and of the model without any metadata
 
+Before them other keys may stand, for controllers of other stacks that read them. The seal has a
+hash of each that was there when it was made; what was added later is ignored.
+
 Opening checks the seal, then the contract, then the graph against the contract, then replays the
 trace. The seal notices an edit; the replay notices an edit that was sealed again, because the trace
 is the record of a run that the edited contract no longer reproduces.
@@ -19,6 +22,7 @@ import base64
 import binascii
 import hashlib
 import io
+import json
 import os
 import zipfile
 from collections.abc import Mapping
@@ -43,7 +47,9 @@ MAX_REPLAY = 10.0
 
 _PREFIX = "surefoot."
 _PARTS = ("contract", "trace", "provenance", "report", "seal")
-_MAX_FILE = 2**30
+MAX_FILE = 2**30
+"""Largest policy file, [bytes]."""
+
 _MAX_TEXT = 16 * 2**20
 
 
@@ -145,10 +151,21 @@ def policy_bytes(
     trace: GoldenTrace,
     provenance: Mapping[str, Any],
     report: Mapping[str, Any],
+    also: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The content of the file that `write_policy` writes; equal arguments give equal bytes."""
+    """The content of the file that `write_policy` writes; equal arguments give equal bytes.
+
+    Args:
+        model: See `write_policy`.
+        contract: See there.
+        trace: See there.
+        provenance: See there.
+        report: See there.
+        also: Further metadata, for controllers of other stacks.
+    """
     bare = split(model).model
     archive = trace.to_bytes()
+    others = {key: text.encode() for key, text in (also or {}).items()}
     texts = {
         "contract": contract.to_json().encode(),
         "provenance": canonical(dict(provenance)).encode(),
@@ -159,9 +176,9 @@ def policy_bytes(
         "trace": base64.b64encode(archive),
         "provenance": texts["provenance"],
         "report": texts["report"],
-        "seal": seal({**texts, "trace": archive, "graph": bare}).encode(),
+        "seal": seal({**texts, "trace": archive, "graph": bare, **_beside(others)}).encode(),
     }
-    return join(bare, {_PREFIX + name: entries[name] for name in _PARTS})
+    return join(bare, others | {_PREFIX + name: entries[name] for name in _PARTS})
 
 
 def seal(parts: Mapping[str, bytes]) -> str:
@@ -210,7 +227,10 @@ def _load(data: bytes, path: Path, with_replay: bool) -> PolicyFile:
     entries = _entries(parts)
     archive = _archive(entries["trace"])
     sealed = {name: entries[name] for name in ("contract", "provenance", "report")}
-    check_seal(entries["seal"], {**sealed, "trace": archive, "graph": parts.model})
+    known = _sealed_names(entries["seal"])
+    others = {name: part for name, part in _beside(parts.metadata).items() if name in known}
+    whole = {**sealed, "trace": archive, "graph": parts.model, **others}
+    check_seal(entries["seal"], whole)
     contract = PolicyContract.from_json(_decoded("contract", entries["contract"]))
     trace = GoldenTrace.from_bytes(archive)
     network = OnnxNetwork(data, contract)
@@ -233,6 +253,19 @@ def _load(data: bytes, path: Path, with_replay: bool) -> PolicyFile:
     )
 
 
+def _beside(metadata: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Metadata of other stacks, by the names of its parts in the seal."""
+    return {f"metadata {k}": v for k, v in metadata.items() if not k.startswith(_PREFIX)}
+
+
+def _sealed_names(text: bytes) -> set[str]:
+    """The names of the parts that a seal speaks of; none where it cannot be read."""
+    try:
+        return set(json.loads(text)["sha256"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return set()
+
+
 def _read(path: Path) -> bytes:
     try:
         if path.is_dir():
@@ -241,8 +274,8 @@ def _read(path: Path) -> bytes:
             raise BadInput(f"'{path}' does not exist")
         if not path.is_file():
             raise BadInput(f"'{path}' is not a plain file")
-        if path.stat().st_size > _MAX_FILE:
-            raise BadInput(f"'{path}' is larger than {_MAX_FILE >> 30} GiB, not a policy file")
+        if path.stat().st_size > MAX_FILE:
+            raise BadInput(f"'{path}' is larger than {MAX_FILE >> 30} GiB, not a policy file")
         return path.read_bytes()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)

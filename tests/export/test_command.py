@@ -7,12 +7,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+import onnx
+import onnxruntime as ort
 import pytest
 import torch
+import yaml
 
 from export.command import describe
 from export.write import Exported
 from robot_runtime.cli import main
+from robot_runtime.errors import BadInput
 from robot_runtime.policy.file import open_policy
 from tests.helpers.checkpoints import MadeCheckpoint
 
@@ -29,6 +33,42 @@ def test_the_verb_writes_and_reports(
     assert printed["gate"] == opened.report
     assert printed["checkpoint"] == str(made.path)
     assert printed["torchscript"] is None
+
+
+@pytest.mark.usefixtures("quick")
+def test_other_runtimes_get_their_own_files(
+    tmp_path: Path, made: MadeCheckpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside the policy file, of the same policy, and only where asked for."""
+    output = tmp_path / "policy.onnx"
+    asked = ["--format", "deploy-yaml", "--format", "leapp"]
+    assert main(["export", str(made.path), "-o", str(output), *asked]) == 0
+    assert sorted(os.listdir(tmp_path)) == ["deploy.yaml", "leapp.yaml", "policy.onnx"]
+    deploy = yaml.safe_load((tmp_path / "deploy.yaml").read_text())
+    assert deploy["stiffness"] == [joint.kp for joint in made.contract.joints]
+    leapp = yaml.safe_load((tmp_path / "leapp.yaml").read_text())
+    parameters = leapp["models"]["policy"]["parameters"]
+    assert parameters["model_path"] == "./policy.onnx"
+    assert parameters["sha256sum"] == open_policy(output).sha256
+    assert main(["export", str(made.path), "-o", str(output), "--format", "toml"]) == 2
+    assert "invalid choice: 'toml'" in capsys.readouterr().err
+
+
+def test_controllers_of_others_find_their_metadata(exported: Exported, tmp_path: Path) -> None:
+    """As onnxruntime shows it to them; under the seal like everything else."""
+    session = ort.InferenceSession(str(exported.policy.path), providers=["CPUExecutionProvider"])
+    metadata = session.get_modelmeta().custom_metadata_map
+    contract = exported.policy.contract
+    assert metadata["joint_names"].split(",") == list(contract.joint_names)
+    stiffness = [float(text) for text in metadata["joint_stiffness"].split(",")]
+    assert stiffness == [joint.kp for joint in contract.joints]
+    model = onnx.load(str(exported.policy.path))
+    for entry in model.metadata_props:
+        if entry.key == "joint_stiffness":
+            entry.value = entry.value.replace("25.0", "26.0", 1)
+    onnx.save(model, str(tmp_path / "edited.onnx"))
+    with pytest.raises(BadInput, match="its metadata joint_stiffness is not the one"):
+        open_policy(tmp_path / "edited.onnx")
 
 
 def test_the_verb_speaks_to_people(

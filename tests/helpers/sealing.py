@@ -43,5 +43,7 @@ def resealed(
     bare = old.model if model is None else model
     sealed = {name: entries[name] for name in ("contract", "provenance", "report")}
     archive = base64.b64decode(entries["trace"])
-    entries["seal"] = seal({**sealed, "trace": archive, "graph": bare}).encode()
-    return join(bare, {f"surefoot.{name}": entries[name] for name in PARTS})
+    others = {k: v for k, v in old.metadata.items() if not k.startswith("surefoot.")}
+    beside = {f"metadata {key}": value for key, value in others.items()}
+    entries["seal"] = seal({**sealed, "trace": archive, "graph": bare, **beside}).encode()
+    return join(bare, others | {f"surefoot.{name}": entries[name] for name in PARTS})
