@@ -435,7 +435,7 @@ class Mjlab:
         }
         parts = []
         for name, (value, length) in frame.items():
-            self.past[name] = [*self.past.get(name, [value] * length)[1:], value]
+            self.past[name] = [*self.past.get(name, [value] * length)[1:], value]  # pyright: ignore[reportOptionalSubscript]
             parts += self.past[name]
         return np.concatenate(parts)
 
@@ -499,7 +499,7 @@ def test_mjlab_metadata_that_are_wrong(
     tmp_path: Path, changes: dict[str, str | None], message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
-        mjlab_case(tmp_path, **changes).run()
+        mjlab_case(tmp_path, **changes).run()  # pyright: ignore[reportArgumentType]
 
 
 def test_gains_of_actuators_that_are_no_servos_are_not_believed(tmp_path: Path) -> None:
@@ -507,7 +507,7 @@ def test_gains_of_actuators_that_are_no_servos_are_not_believed(tmp_path: Path) 
         "joint_stiffness": "1.000,1.000,1.000,1.000",
         "joint_damping": "-0.000," * 3 + "-0.000",
     }
-    case = mjlab_case(tmp_path, **wrong)
+    case = mjlab_case(tmp_path, **wrong)  # pyright: ignore[reportArgumentType]
     with pytest.raises(MissingFieldsError) as missing:
         case.run()
     assert {q.path for q in missing.value.questions} == {f"joints.{n}.kd" for n in LEGS}

@@ -42,7 +42,7 @@ class Gated(nn.Module):
 
     @torch.jit.export
     def reset(self) -> None:
-        self.hidden.zero_()
+        self.hidden.zero_()  # pyright: ignore[reportAttributeAccessIssue]
         self.count.zero_()
 
 

@@ -66,8 +66,8 @@ class Remembering(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out, (h, c) = self.memory(x.unsqueeze(0), (self.hidden_state, self.cell_state))
-        self.hidden_state[:] = h
-        self.cell_state[:] = c
+        self.hidden_state[:] = h  # pyright: ignore[reportIndexIssue]
+        self.cell_state[:] = c  # pyright: ignore[reportIndexIssue]
         return self.head(self.actor(out.squeeze(0)))
 
 

@@ -326,13 +326,14 @@ def test_faults_are_named_row_by_row() -> None:
     physics.push_rows(np.array([1]), speed)
     broken = dataclasses.replace(state, joint_pos=state.joint_pos.clone())
     broken.joint_pos[2] = torch.nan
-    physics.place_rows(np.array([2]), _take(broken, 2))
+    physics.place_rows(np.array([2]), _take(broken, 2))  # pyright: ignore[reportArgumentType]
     physics.step_pd(targets)
     faults = physics.take_faults()
     assert faults["state"].tolist() == [False, True, False, False]
     assert faults["unstable"].tolist() == [False, False, True, False]
     # MuJoCo has put row 2 back to its zero pose; nothing is reported twice.
-    physics.place_rows(np.array([1, 2]), _take(state, [1, 2]))
+    both = np.array([1, 2])
+    physics.place_rows(both, _take(state, [1, 2]))  # pyright: ignore[reportArgumentType]
     physics.step_pd(targets)
     assert physics.take_faults() == {}
 

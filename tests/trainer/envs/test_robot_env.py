@@ -226,7 +226,7 @@ def test_time_limit_truncates_and_a_fall_terminates() -> None:
 
 def test_reset_rows_restarts_only_what_it_is_told() -> None:
     env = _env(4)
-    env.reset()
+    obs = env.reset()
     actions = _actions(4, 10, 0.2)
     for action in actions:
         obs = env.step(action).obs
