@@ -1,7 +1,6 @@
 """The record made in training proves itself in the runtime, and notices what is wrong."""
 
 import dataclasses
-
 from typing import Any
 
 import numpy as np
