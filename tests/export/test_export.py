@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import export.write
+from export.command import describe
 from export.graph import batch_network, check_normalizer, make_policy, read_source
 from export.onnx import TARGETS, export_onnx
 from export.parity import TOLERANCE, random_observations
@@ -98,8 +99,13 @@ def test_provenance_says_where_it_comes_from(made: MadeCheckpoint, exported: Exp
     assert "git_commit" in provenance
 
 
-def test_constant_features_are_named_and_bounded(exported: Exported) -> None:
+@pytest.mark.parametrize("target", ["ort-1.10", "ort-1.14"])
+def test_constant_features_are_named_and_bounded(
+    made: MadeCheckpoint, exported: Exported, tmp_path: Path, target: str
+) -> None:
     """Constant in training, 0.5 off at deployment: with eps 0.01 that is 50, and the bound 10."""
+    if target != exported.gate.target:
+        exported = export_checkpoint(made.path, tmp_path / "p.onnx", target=target)
     names = ["projected_gravity[y]", "joint_vel[RR_hip_joint]"]
     assert list(exported.gate.constant_features) == names
     assert exported.gate.normalized_bound == 10.0
@@ -113,6 +119,15 @@ def test_constant_features_are_named_and_bounded(exported: Exported) -> None:
     np.testing.assert_allclose(off, network(obs), atol=1e-5)
     obs[CONSTANT[0]] = 0.25
     assert np.abs(off - network(obs)).max() > 0.1
+    assert f"bounded at 10 deviations): {', '.join(names)}" in describe(exported)
+
+
+def test_constant_features_that_nothing_bounds_are_named_as_such(tmp_path: Path) -> None:
+    network = NetworkConfig(actor_hidden=(32, 16), obs_clip=0.0)
+    made = make_checkpoint(tmp_path / "x.pt", network=network, constant=CONSTANT)
+    exported = export_checkpoint(made.path, tmp_path / "p.onnx", target="ort-1.10")
+    assert exported.gate.normalized_bound is None
+    assert "nothing bounds what they do to the policy): projected_gravity[y]" in describe(exported)
 
 
 def test_equal_checkpoints_give_equal_files(made: MadeCheckpoint, exported: Exported) -> None:
