@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from rsl_rl.algorithms import PPO as RslPPO  # noqa: N811 - an acronym, not a constant
-from rsl_rl.models import MLPModel
-from rsl_rl.storage import RolloutStorage
-from tensordict import TensorDict
+
+# ruff: noqa: N811 - RslPPO is an acronym, not a constant
+from rsl_rl.algorithms import PPO as RslPPO  # pyright: ignore[reportMissingImports]
+from rsl_rl.models import MLPModel  # pyright: ignore[reportMissingImports]
+from rsl_rl.storage import RolloutStorage  # pyright: ignore[reportMissingImports]
+from tensordict import TensorDict  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from trainer.config import NetworkConfig, PPOConfig, SymmetryConfig

@@ -276,7 +276,7 @@ def test_hints_are_checked() -> None:
 def _models_of_release_5(head: dict[str, Any] | None, rnn: dict[str, Any]) -> Any:
     """Actor and critic of the installed rsl_rl, and their observations: 6 and 9 numbers."""
     models = pytest.importorskip("rsl_rl.models")
-    from tensordict import TensorDict
+    from tensordict import TensorDict  # pyright: ignore[reportMissingImports]
 
     torch.manual_seed(3)
     obs = TensorDict({"policy": torch.randn(5, 6), "critic": torch.randn(5, 9)}, [5])

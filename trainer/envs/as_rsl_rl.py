@@ -140,7 +140,7 @@ class RslRlVecEnv:
 
 def _tensordict_type() -> Any:
     try:
-        from tensordict import TensorDict
+        from tensordict import TensorDict  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise MissingExtra(
             "rsl_rl 3 and later take observations as TensorDicts: pip install tensordict, or "

@@ -43,7 +43,7 @@ class Gated(nn.Module):
     @torch.jit.export
     def reset(self) -> None:
         self.hidden.zero_()  # pyright: ignore[reportAttributeAccessIssue]
-        self.count.zero_()
+        self.count.zero_()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class Stacked(nn.Module):

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import set_external_data
 
 from robot_runtime.errors import BadInput
 from robot_runtime.policy.onnx_graph import check_graph, read_graph
@@ -118,7 +119,7 @@ def test_weights_that_are_elsewhere_or_no_numbers_are_refused() -> None:
         check_graph(read_graph(with_weight(tensor)))
     mask = numpy_helper.from_array(np.array([0.0, -np.inf], np.float32), "mask")
     check_graph(read_graph(with_weight(mask)))
-    onnx.external_data_helper.set_external_data(tensor, "w.data")
+    set_external_data(tensor, "w.data")
     tensor.ClearField("raw_data")
     with pytest.raises(BadInput, match="'w' lies in another file"):
         check_graph(read_graph(with_weight(tensor)))
