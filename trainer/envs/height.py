@@ -43,7 +43,8 @@ class HeightLookup:
         Returns:
             Heights, [m], shape ``(...)``, and rise over run along x and y, shape ``(..., 2)``.
         """
-        place = (xy - self._origin) * self._per_metre
+        # A robot whose physics broke may be nowhere at all: NaN counts as the first corner.
+        place = ((xy - self._origin) * self._per_metre).nan_to_num(0.0)
         place = torch.minimum(place.clamp_min(0.0), self._size)
         cell = torch.minimum(place.long(), self._last)
         u, v = (place - cell).unbind(-1)

@@ -15,6 +15,10 @@ from robot_runtime.policy.actuator import stability_audit
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.spec import ImuSpec, Joint
 from robot_runtime.robots import RobotModel
+from trainer.envs.terrain import HeightField
+
+# Below its lowest point, [m].
+_GROUND_THICKNESS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +40,12 @@ class SolverOptions:
     colliding_geoms: tuple[str, ...] | None = None
 
 
-def build_model(xml_path: Path, contract: PolicyContract, options: SolverOptions) -> mujoco.MjModel:
+def build_model(
+    xml_path: Path,
+    contract: PolicyContract,
+    options: SolverOptions,
+    field: HeightField | None = None,
+) -> mujoco.MjModel:
     """Compile a robot model for a contract.
 
     A ``native`` contract gets MuJoCo position actuators: force kp (u - q) - kd dq, clamped to the
@@ -47,9 +56,10 @@ def build_model(xml_path: Path, contract: PolicyContract, options: SolverOptions
         xml_path: The robot's model; its own actuators, if any, are replaced.
         contract: What to build for. Actuators stand in the order of its joints.
         options: Physics settings.
+        field: Ground that takes the place of the model's floor; None for the floor.
 
     Raises:
-        BadInput: The model cannot be read, or lacks a joint, the base or a geom by name.
+        BadInput: The model cannot be read, or lacks a joint, the base, a geom by name or a floor.
         Refused: The contract asks for what its actuator form cannot do, or would diverge.
     """
     try:
@@ -70,6 +80,8 @@ def build_model(xml_path: Path, contract: PolicyContract, options: SolverOptions
         _add_actuator(spec, contract, joint)
     if options.colliding_geoms is not None:
         _restrict_contacts(spec, options.colliding_geoms)
+    if field is not None:
+        _lay_ground(spec, field, xml_path)
     model: mujoco.MjModel = spec.compile()
     stability_audit(contract, effective_inertia(model, contract))
     return model
@@ -233,6 +245,29 @@ def _add_actuator(spec: mujoco.MjSpec, contract: PolicyContract, joint: Joint) -
     if not inside:
         damping = spec.joint(joint.name).damping
         damping[0] += joint.kd
+
+
+def _lay_ground(spec: mujoco.MjSpec, field: HeightField, xml_path: Path) -> None:
+    """Make height fields of the planes of the world; they keep their friction and contacts."""
+    plane = mujoco.mjtGeom.mjGEOM_PLANE
+    floors = [geom for geom in spec.worldbody.geoms if geom.type == plane]
+    if not floors:
+        raise BadInput(f"robot model {xml_path} has no floor: no plane in its world")
+    low = float(field.heights.min())
+    # MuJoCo keeps heights between 0 and 1, and wants a field that is not flat.
+    span = max(float(field.heights.max()) - low, 1e-3)
+    rows, columns = field.heights.shape
+    spec.add_hfield(
+        name="terrain",
+        nrow=rows,
+        ncol=columns,
+        size=[*field.half_size, span, _GROUND_THICKNESS],
+        userdata=((field.heights - low) / span).ravel().tolist(),
+    )
+    for floor in floors:
+        floor.type = mujoco.mjtGeom.mjGEOM_HFIELD
+        floor.hfieldname = "terrain"
+        floor.pos = [*field.center, low]
 
 
 def _restrict_contacts(spec: mujoco.MjSpec, colliding: tuple[str, ...]) -> None:

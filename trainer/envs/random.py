@@ -30,6 +30,7 @@ class Stream(IntEnum):
     COMMAND = 3
     PUSH = 4
     SENSOR = 5
+    TERRAIN = 6
 
 
 def row_keys(seed: int, envs: NDArray[np.int64], episodes: NDArray[np.int64]) -> UInt64Array:

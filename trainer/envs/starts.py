@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import mujoco
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robot_runtime.errors import BadInput
 from trainer.envs.config import RobotEnvConfig
+from trainer.envs.ground import FlatGround, Ground
+from trainer.envs.levels import TerrainLevels
 from trainer.envs.model import find_geoms
 from trainer.envs.physics import BatchedPhysics, PhysicsParams, PhysicsState
 from trainer.tasks.randomization import draw_robots, draw_starts, num_robot_draws, num_start_draws
@@ -24,16 +28,31 @@ class EpisodeStarts:
         foot_radius: Radius of each foot, [m], float32, shape (num_feet,).
     """
 
-    def __init__(self, config: RobotEnvConfig, physics: BatchedPhysics) -> None:
+    def __init__(
+        self,
+        config: RobotEnvConfig,
+        physics: BatchedPhysics,
+        ground: Ground | None = None,
+        levels: TerrainLevels | None = None,
+    ) -> None:
         """Look up the feet.
 
+        Args:
+            config: Robot and randomization.
+            physics: The rows.
+            ground: What they stand on; None for flat ground.
+            levels: Which tile each row starts on; None for the middle of the world.
+
         Raises:
-            BadInput: The model has no such feet.
+            BadInput: The model has no such feet, or they are no spheres.
         """
         contract = config.contract
+        self._ground = ground or FlatGround()
+        self._levels = levels
         self._config = config
         self._physics = physics
         self._feet = find_geoms(physics.model, config.robot.profile.foot_geoms)
+        _require_spheres(physics.model, self._feet)
         self.foot_radius = torch.from_numpy(
             physics.model.geom_size[self._feet, 0].astype(np.float32)
         )
@@ -69,7 +88,7 @@ class EpisodeStarts:
         """
         self._physics.place_rows(rows, state)
         feet = self._physics.geom_pos_w(self._feet)[rows]
-        lift = (self.foot_radius - feet[..., 2]).amax(-1) + _CLEARANCE
+        lift = (self._ground.rest(feet, self.foot_radius) - feet[..., 2]).amax(-1) + _CLEARANCE
         self._physics.lift_rows(rows, lift)
         feet[..., 2] += lift[:, None]
         return feet
@@ -95,6 +114,8 @@ class EpisodeStarts:
         start = draw_starts(u, self._config.randomization)
         base_pos = torch.zeros(len(rows), 3)
         base_pos[:, 2] = self._config.robot.profile.base_height
+        if self._levels is not None:
+            base_pos[:, :2] = self._levels.begin(rows)
         joint_pos = torch.clamp(self._default + start.joint_offset, self._lower, self._upper)
         state = PhysicsState(
             base_pos_w=base_pos,
@@ -105,3 +126,15 @@ class EpisodeStarts:
             joint_vel=torch.zeros_like(joint_pos),
         )
         return self.put(rows, state)
+
+
+def _require_spheres(model: mujoco.MjModel, feet: NDArray[np.int64]) -> None:
+    """Refuse feet whose height above the ground is not their centre's less a radius."""
+    for foot in feet:
+        kind = mujoco.mjtGeom(model.geom_type[foot])
+        if kind != mujoco.mjtGeom.mjGEOM_SPHERE:
+            raise BadInput(
+                f"foot '{model.geom(foot).name}' is a {kind.name.removeprefix('mjGEOM_').lower()}: "
+                "this environment measures the height of spheres; give the foot spheres where it "
+                "touches the ground, and name those in the profile"
+            )
