@@ -182,9 +182,9 @@ class PlainQuadruped(gymnasium.Env[Vector, Vector]):
         offset, speed = self.data.qpos[7:] - self.default, self.data.qvel[6:]
         terms = {
             "track_lin_vel": np.exp(-np.sum(error[:2] ** 2) / config.lin_vel_width**2),
-            "track_mean_lin_vel": np.exp(-np.sum(self.mean_error[:2] ** 2) / config.mean_width**2),
+            "track_mean_lin_vel": np.exp(-np.linalg.norm(self.mean_error[:2]) / config.mean_width),
             "track_ang_vel": np.exp(-(error[2] ** 2) / config.ang_vel_width**2),
-            "track_mean_ang_vel": np.exp(-(self.mean_error[2] ** 2) / config.mean_width**2),
+            "track_mean_ang_vel": np.exp(-abs(self.mean_error[2]) / config.mean_width),
             "gait": 2.0 * np.mean(contact == stance) - 1.0,
             "swing_height": np.sum((height - swing)[~stance] ** 2),
             "foot_slip": np.sum(foot_vel[contact, :2] ** 2),
