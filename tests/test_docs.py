@@ -31,6 +31,7 @@ from tests.helpers.docs import PAGES, ROOT, filled, run_example
 from tests.helpers.policies import mlp_model, synthesized_trace, write_random_policy
 from tests.robot_runtime.policy.test_fields import OFF_PATH, ON_PATH
 from trainer.config import (
+    EncoderConfig,
     EvaluationConfig,
     NetworkConfig,
     PPOConfig,
@@ -297,6 +298,7 @@ def test_training_names_every_setting() -> None:
         ("", TrainConfig),
         ("evaluation.", EvaluationConfig),
         ("network.", NetworkConfig),
+        ("network.encoders.N.", EncoderConfig),
         ("ppo.", PPOConfig),
         ("ppo.symmetry.", SymmetryConfig),
     ):

@@ -25,7 +25,8 @@ from robot_runtime.errors import BadInput
 from robot_runtime.files import atomic_write
 from trainer.config import InvalidSetting, TrainConfig, config_from_plain, config_to_plain
 from trainer.envs.action_space import ActionSpace
-from trainer.networks.actor_critic import ACTOR_GROUP, Actor
+from trainer.networks.actor_critic import Actor
+from trainer.networks.groups import groups_of
 
 FORMAT = "surefoot-checkpoint"
 SCHEMA = 1
@@ -187,15 +188,17 @@ def build_actor(checkpoint: Checkpoint) -> Actor:
     """Build the deterministic policy of a checkpoint, on the CPU.
 
     Returns:
-        A module that maps raw observations of the group `policy`, float32 ``(B, dim)``, to mean
-        raw actions, ``(B, num_actions)``; the normalizer is inside. Weights need no gradient.
+        A module that maps what the actor sees, float32 ``(B, dim)``, to raw actions without
+        exploration, ``(B, num_actions)``; the normalizer is inside. One with a memory takes and
+        gives its state too. Weights need no gradient.
 
     Raises:
         BadInput: The weights do not fit the network that the settings describe.
     """
     try:
-        dim = checkpoint.obs_dims[ACTOR_GROUP]
-        actor = Actor(dim, action_space(checkpoint), checkpoint.config.network, torch.Generator())
+        network, known = checkpoint.config.network, checkpoint.obs_dims
+        dims = {name: known[name] for name in groups_of(network, known).actor}
+        actor = Actor(dims, action_space(checkpoint), network, torch.Generator())
         actor.load_state_dict(checkpoint.agent["actor"])
     except KeyError as error:
         raise BadInput(f"the checkpoint has no {error}") from error

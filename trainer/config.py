@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainer.network_config import NetworkConfig
+from trainer.network_config import EncoderConfig, NetworkConfig
 from trainer.settings import InvalidSetting, check_range
 
 __all__ = [
     "GONE_LOGGERS",
     "LATER_SETTINGS",
     "LOGGERS",
+    "EncoderConfig",
     "EvaluationConfig",
     "InvalidSetting",
     "NetworkConfig",
@@ -271,6 +272,11 @@ class TrainConfig:
                 f"minibatches = {self.ppo.minibatches}: each needs two samples or more, and a "
                 f"rollout has num_envs * num_steps = {samples}"
             )
+        if self.network.kind != "mlp" and self.num_envs < self.ppo.minibatches:
+            raise InvalidSetting(
+                f"minibatches = {self.ppo.minibatches}: with network.kind = {self.network.kind} "
+                f"they are made of whole environments, and there are num_envs = {self.num_envs}"
+            )
 
 
 def config_to_plain(config: TrainConfig) -> dict[str, Any]:
@@ -285,14 +291,18 @@ def config_from_plain(plain: Mapping[str, Any]) -> TrainConfig:
         InvalidSetting: A field is missing, unknown or out of its range; the message names it.
     """
     rest = dict(_fields_of(TrainConfig, plain, ""))
-    network = _fields_of(NetworkConfig, rest.pop("network"), "network.")
+    network = dict(_fields_of(NetworkConfig, rest.pop("network"), "network."))
+    encoders = [_fields_of(EncoderConfig, one, "encoder.") for one in network.pop("encoders")]
     ppo = dict(_fields_of(PPOConfig, rest.pop("ppo"), "ppo."))
     symmetry = _fields_of(SymmetryConfig, ppo.pop("symmetry"), "ppo.symmetry.")
     evaluation = _fields_of(EvaluationConfig, rest.pop("evaluation"), "evaluation.")
     return TrainConfig(
         **_with_tuples(rest),
         evaluation=EvaluationConfig(**evaluation),
-        network=NetworkConfig(**_with_tuples(network)),
+        network=NetworkConfig(
+            **_with_tuples(network),
+            encoders=tuple(EncoderConfig(**_with_tuples(one)) for one in encoders),
+        ),
         ppo=PPOConfig(**ppo, symmetry=SymmetryConfig(**symmetry)),
     )
 
@@ -325,6 +335,15 @@ def _check_loggers(names: tuple[str, ...]) -> None:
 LATER_SETTINGS: dict[str, Any] = {
     "loggers": ("tensorboard",),
     "evaluation": dataclasses.asdict(EvaluationConfig()),
+    "network.encoders": (),
+    "network.actor_groups": (),
+    "network.critic_groups": (),
+    "network.shared": False,
+    "network.trunk_hidden": (),
+    "network.kind": "mlp",
+    "network.rnn_hidden": 128,
+    "network.rnn_layers": 1,
+    "network.critic_memory": True,
     "network.head": "gaussian",
     "network.action_range": (-1.0, 1.0),
 }

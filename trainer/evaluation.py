@@ -23,14 +23,14 @@ from trainer.checkpoint import global_rng_state as torch_rng_state
 from trainer.checkpoint import restore_global_rng_state as restore_torch_rng_state
 from trainer.config import EvaluationConfig
 from trainer.env import VecEnv
-from trainer.networks.actor_critic import ACTOR_GROUP
+from trainer.networks.groups import ACTOR_GROUP, observed
 from trainer.seam import conform_obs, conform_step
 
 SEED_OFFSET = 1_000_003
 """What the evaluation's seed is beyond the run's: other episodes than those it learns from."""
 
 Policy = Callable[[Tensor], Tensor]
-"""Raw observations of the group `policy`, float32 ``(N, dim)``, to deterministic actions.
+"""Raw observations of what the actor sees, float32 ``(N, dim)``, to deterministic actions.
 
 One that remembers has a method ``reset(rows)``: rows, bool ``(N,)``, begin anew.
 """
@@ -70,7 +70,7 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(policy: Policy, env: VecEnv) -> Evaluation:
+def evaluate(policy: Policy, env: VecEnv, groups: tuple[str, ...] = (ACTOR_GROUP,)) -> Evaluation:
     """Run one whole episode in every environment.
 
     One per environment and not the first ones to end: those would be the short ones. An episode
@@ -79,15 +79,16 @@ def evaluate(policy: Policy, env: VecEnv) -> Evaluation:
     Args:
         policy: The policy; what is not finite reaches it as 0.
         env: The environments; they are reset first.
+        groups: Which observations the actor sees.
     """
-    n, dims = env.num_envs, {ACTOR_GROUP: env.obs_dims[ACTOR_GROUP]}
+    n, dims = env.num_envs, {name: env.obs_dims[name] for name in groups}
     cpu = torch.device("cpu")
     returns = torch.zeros(n, dtype=torch.float64)
     lengths = torch.zeros(n, dtype=torch.int64)
     terminated, ended = (torch.zeros(n, dtype=torch.bool) for _ in range(2))
     sums: dict[str, tuple[float, int]] = {}
     _forget(policy, ~ended)
-    obs = conform_obs(env.reset(), dims, n, env.device)[ACTOR_GROUP]
+    obs = observed(conform_obs(env.reset(), dims, n, env.device), groups)
     while not bool(ended.all()):
         action = policy(obs.nan_to_num(0.0, 0.0, 0.0))
         raw = env.step(action.to(env.device))
@@ -102,7 +103,7 @@ def evaluate(policy: Policy, env: VecEnv) -> Evaluation:
         done = result.terminated | result.truncated
         ended |= (alive & done) | (lengths >= env.max_episode_length)
         _forget(policy, done)
-        obs = result.obs[ACTOR_GROUP].to(env.device)
+        obs = observed(result.obs, groups).to(env.device)
     log = {name: total / count for name, (total, count) in sums.items()}
     return Evaluation(returns=returns, lengths=lengths, terminated=terminated, log=log)
 
@@ -168,12 +169,12 @@ class Evaluator:
         """Return whether there is to be an evaluation after this iteration, counted from 1."""
         return self.config.every > 0 and iteration % self.config.every == 0
 
-    def run(self, policy: Policy) -> dict[str, float]:
-        """Evaluate, and return the numbers to log."""
+    def run(self, policy: Policy, groups: tuple[str, ...] = (ACTOR_GROUP,)) -> dict[str, float]:
+        """Evaluate, and return the numbers to log; see `evaluate`."""
         assert self._env is not None, "only what is due is run"
         with unchanged_random_states():
             self._env.load_state_dict(self._start)
-            found = evaluate(policy, self._env)
+            found = evaluate(policy, self._env, groups)
         self.returns.append(found.mean_return)
         average = moving_average(self.returns, self.config.average)[-1]
         return {**found.metrics(), "eval/average": average}

@@ -5,12 +5,32 @@ Every loss is the mean over the samples it is given, 0-d; metrics are detached 0
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from trainer.symmetry import Mirror
 
 Metrics = dict[str, Tensor]
+
+
+class AuxiliaryLoss(NamedTuple):
+    """A loss that a network brings along.
+
+    A module inside an actor or a critic that has a method ``auxiliary_losses(seen, data)`` adds
+    what it returns, ``Mapping[str, AuxiliaryLoss]``, to the loss of every minibatch: `seen` is what
+    the last layers see of the samples, ``(rows, width)``, with its gradient, `data` the
+    `trainer.batch.Minibatch`.
+
+    Attributes:
+        coef: Its weight.
+        loss: The mean over the samples, 0-d.
+    """
+
+    coef: float
+    loss: Tensor
+
 
 LOG_RATIO_BOUND = 20.0
 """Bound of log pi / pi_old: exp of it is far outside any clip, and still far from overflow."""

@@ -10,24 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.batch import Batch, Minibatch, make_batch
+from trainer.batch import Minibatch, Samples, make_batch
 from trainer.config import InvalidSetting, NetworkConfig, PPOConfig
-from trainer.distributions import Distribution
 from trainer.envs.action_space import ActionSpace
 from trainer.guard import LastFinite
-from trainer.losses import (
-    Metrics,
-    entropy_loss,
-    mirror_loss,
-    surrogate_loss,
-    value_loss,
-)
-from trainer.networks.actor_critic import ACTOR_GROUP, Actor, Critic, critic_group
+from trainer.losses import Metrics
+from trainer.networks.actor_critic import Actor, Critic
 from trainer.networks.gaussian_heads import DiagonalGaussian
+from trainer.networks.groups import groups_of, joined_mirror, observed
+from trainer.networks.head import Constants
 from trainer.normalizer import RunningNormalizer
+from trainer.objective import Objective
 from trainer.rollout import Acted, Rollout
 from trainer.schedules import adaptive_kl_lr, linear_lr, std_ceiling
+from trainer.sequence_batch import States, make_sequence_batch
 from trainer.symmetry import MirrorTable
+from trainer.table import Images
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +42,7 @@ class PPO:
 
     Attributes:
         config: Settings.
+        groups: Which observations they see.
         actor: The actor.
         critic: The critic.
         lr: Learning rate, 0-d tensor.
@@ -77,48 +76,41 @@ class PPO:
             InvalidSetting: The settings ask for symmetry and there is no mirror table.
             ValueError: The mirror table does not fit the environment.
         """
-        if config.symmetry.enabled and symmetry is None:
-            raise InvalidSetting(
-                "ppo.symmetry is switched on and the task has no mirror table: set "
-                "augment = False and mirror_coef = 0"
-            )
         self.config = config
         self.device = device
-        self._critic_group = critic_group(obs_dims)
-        self._mirror = symmetry.to(device) if symmetry and config.symmetry.enabled else None
+        self.groups = groups_of(network, obs_dims)
         self._init_std = network.init_std
         weights = torch.Generator().manual_seed(seed)
-        self.actor = Actor(obs_dims[ACTOR_GROUP], actions, network, weights).to(device)
-        self.critic = Critic(obs_dims[self._critic_group], network, weights).to(device)
-        if self._mirror is not None:
-            seen = {name: obs_dims[name] for name in (ACTOR_GROUP, self._critic_group)}
-            length = actions if isinstance(actions, int) else actions.num_actions
-            self._mirror.check(seen, length)
-            # A head that cannot mirror its actions says so now, not after the first rollout.
-            self.actor.distribution.reflection(self._mirror.action)
+        of_actor, of_critic = (
+            {name: obs_dims[name] for name in names}
+            for names in (self.groups.actor, self.groups.critic)
+        )
+        self.actor = Actor(of_actor, actions, network, weights).to(device)
+        trunk = self.actor if network.shared else None
+        self.critic = Critic(of_critic, network, weights, trunk).to(device)
+        self._images = self._make_images(symmetry, obs_dims) if config.symmetry.enabled else None
+        self._states: States = {}
         self.generator = torch.Generator(device).manual_seed(seed + 1)
         self.lr = torch.tensor(config.learning_rate, device=device)
         parameters = [*self.actor.parameters(), *self.critic.parameters()]
         self._optimizer = torch.optim.Adam(parameters, lr=self.lr, eps=config.adam_eps, fused=True)
         self.faults = {name: torch.zeros((), dtype=torch.int64, device=device) for name in FAULTS}
-        self._actor_net, self._critic_net = self.actor.net, self.critic.net
-        if config.compile_backend:
-            # Only the handles are compiled: the modules keep their names in every checkpoint.
-            self._actor_net = torch.compile(self.actor.net, backend=config.compile_backend)
-            self._critic_net = torch.compile(self.critic.net, backend=config.compile_backend)
+        mirror = self._images.action if self._images else None
+        self._loss = Objective(self.actor, self.critic, config=config, mirror=mirror)
         self._last_finite = LastFinite(self._live_tensors)
 
     @torch.no_grad()
-    def act(self, obs: Tensor) -> Acted:
+    def act(self, obs: Tensor, *state: Tensor) -> Acted:
         """Sample actions.
 
         Args:
             obs: Raw observations of the group `policy`, ``(N, dim)``.
+            state: What the policy remembers; nothing where an episode begins.
         """
         head = self.actor.distribution
-        outputs = self.actor.outputs(obs)
+        outputs, after = self.actor.step(obs, state)
         sample = head.distribution(outputs, head.constants()).sample(self.generator)
-        return Acted(sample=sample, outputs=outputs, action=head.action(sample))
+        return Acted(sample=sample, outputs=outputs, action=head.action(sample), state=after)
 
     def anneal(self, iteration: int, iterations: int) -> None:
         """Set the learning rate of an iteration, counted from 0, if the linear schedule is on."""
@@ -144,18 +136,14 @@ class PPO:
             Means over all minibatches, 0-d tensors by name; empty if next to nothing was valid,
             in which case nothing is learned.
         """
-        batch = make_batch(
-            rollout,
-            valid,
-            self.actor,
-            self.critic,
-            config=self.config,
-            critic_group=self._critic_group,
-            mirror=self._mirror,
-        )
+        batch = self._batch(rollout, valid)
         if batch.num_samples < 2 * self.config.minibatches:
             return {}
-        steps = [self._step(batch, rows) for rows in self._minibatches(batch.num_samples)]
+        steps = [
+            self._step(data, batch.old_constants)
+            for units in self._minibatches(batch.num_units)
+            if (data := self._minibatch(batch, units)) is not None
+        ]
         metrics = {name: torch.stack([step[name] for step in steps]).mean() for name in steps[0]}
         metrics["value/explained_variance"] = batch.explained_variance
         self._update_normalizers(rollout, valid)
@@ -164,60 +152,38 @@ class PPO:
             logger.warning("a weight was not finite after the update: took the last finite ones")
         return metrics
 
-    def _minibatches(self, num_samples: int) -> Iterator[Tensor]:
-        """Yield the rows of each minibatch of each epoch; every sample once per epoch."""
+    def _batch(self, rollout: Rollout, valid: Tensor | None) -> Samples:
+        """Prepare a rollout for the update."""
+        parts = (rollout, valid, self.actor, self.critic)
+        how: dict[str, Any] = {
+            "config": self.config, "groups": self.groups, "images": self._images
+        }  # fmt: skip
+        if self.actor.rnn is None:
+            return make_batch(*parts, **how)
+        batch, self._states = make_sequence_batch(*parts, **how, states=self._states)
+        return batch
+
+    def _minibatches(self, num_units: int) -> Iterator[Tensor]:
+        """Yield the units of each minibatch of each epoch; every unit once per epoch."""
         order = None
         for _ in range(self.config.epochs):
             if order is None or not self.config.reuse_permutation:
-                order = torch.randperm(num_samples, generator=self.generator, device=self.device)
+                order = torch.randperm(num_units, generator=self.generator, device=self.device)
             yield from order.tensor_split(self.config.minibatches)
 
-    def _step(self, batch: Batch, rows: Tensor) -> Metrics:
-        """Take one optimizer step on the samples `rows`."""
-        if self.config.normalize_advantage == "minibatch":
-            batch.standardize_advantage(rows)
+    def _minibatch(self, batch: Samples, units: Tensor) -> Minibatch | None:
+        """Gather a minibatch; None if there is next to nothing in it."""
+        standardize = self.config.normalize_advantage == "minibatch"
+        return batch.minibatch(units, images=self._images is not None, standardize=standardize)
+
+    def _step(self, data: Minibatch, old_constants: Constants) -> Metrics:
+        """Take one optimizer step on a minibatch."""
         self._optimizer.zero_grad()
-        loss, metrics = self._loss(batch, rows)
+        loss, metrics = self._loss(data, old_constants)
         loss.backward()
         metrics["policy/lr"] = self._adapt_lr(metrics["policy/kl"])
         metrics["policy/grad_norm"] = self._descend()
         return metrics
-
-    def _loss(self, batch: Batch, rows: Tensor) -> tuple[Tensor, Metrics]:
-        """Return the loss of the samples `rows` and, with symmetry, of their images."""
-        config, mirror, count = self.config, self._mirror, rows.shape[0]
-        if mirror is not None:
-            rows = torch.cat([rows, rows + batch.num_samples])
-        data = batch.take(rows)
-        head = self.actor.distribution
-        outputs, constants = self._actor_net(data.actor_in), head.constants()
-        with torch.no_grad():
-            old = head.distribution(data.old_outputs[:count], batch.old_constants)
-            new = head.distribution(outputs[:count], constants)
-            metrics = {"policy/kl": old.kl(new).mean(), **new.shown()}
-        # Outputs for the images are at hand for the mirror loss even where nothing else uses them.
-        learned = data if config.symmetry.augment else data.head(count)
-        policy = head.distribution(outputs[: learned.action.shape[0]], constants)
-        loss = self._ppo_loss(learned, policy, metrics)
-        if mirror is not None:
-            action = head.deterministic(outputs)
-            term, more = mirror_loss(action[:count], action[count:], mirror.action)
-            metrics |= more
-            loss = loss + config.symmetry.mirror_coef * term
-        return loss, metrics
-
-    def _ppo_loss(self, data: Minibatch, policy: Distribution, metrics: Metrics) -> Tensor:
-        """Return the sum of PPO's losses, eq. 9 of the paper, and add to `metrics`."""
-        config = self.config
-        log_prob = policy.log_prob(data.action)
-        value = self._critic_net(data.critic_in).squeeze(-1)
-        surrogate, of_surrogate = surrogate_loss(
-            log_prob, data.old_log_prob, data.advantage, clip=config.clip
-        )
-        error, of_value = value_loss(value, data.old_value, data.returns, clip=config.value_clip)
-        disorder, of_entropy = entropy_loss(policy.entropy())
-        metrics |= of_surrogate | of_value | of_entropy
-        return surrogate + config.value_coef * error + config.entropy_coef * disorder
 
     def _adapt_lr(self, kl: Tensor) -> Tensor:
         """Let the measured divergence move the learning rate, and return a copy of it."""
@@ -259,13 +225,35 @@ class PPO:
 
     def _update_normalizers(self, rollout: Rollout, valid: Tensor | None) -> None:
         """Learn the observations' statistics, after everything else is done with the old ones."""
-        use_mirror = self._mirror is not None and self.config.symmetry.mirror_normalizer
-        for module, group in ((self.actor, ACTOR_GROUP), (self.critic, self._critic_group)):
-            if isinstance(module.normalizer, RunningNormalizer):
-                obs = rollout.obs[group][:-1].flatten(0, 1)
+        images = self._images if self.config.symmetry.mirror_normalizer else None
+        for normalizer, names, mirror in (
+            (self.actor.normalizer, self.groups.actor, images and images.actor),
+            (self.critic.body.normalizer, self.groups.critic, images and images.critic),
+        ):
+            if isinstance(normalizer, RunningNormalizer):
+                obs = observed(rollout.obs, names)[:-1].flatten(0, 1)
                 rows = obs if valid is None else obs[valid.flatten()]
-                mirror = self._mirror.obs[group] if self._mirror and use_mirror else None
-                module.normalizer.update(rows, mirror)
+                normalizer.update(rows, mirror)
+            if self.critic.body is self.actor:
+                break
+
+    def _make_images(
+        self, symmetry: MirrorTable | None, obs_dims: Mapping[str, int]
+    ) -> Images | None:
+        """Return how mirror images are made; a head that cannot make them says so now."""
+        if symmetry is None:
+            raise InvalidSetting(
+                "ppo.symmetry is switched on and the task has no mirror table: set "
+                "augment = False and mirror_coef = 0"
+            )
+        symmetry.check({name: obs_dims[name] for name in self.groups.all}, self.actor.num_actions)
+        table, head = symmetry.to(self.device), self.actor.distribution
+        return Images(
+            actor=joined_mirror(table.obs, self.groups.actor),
+            critic=joined_mirror(table.obs, self.groups.critic),
+            action=table.action,
+            head=head.reflection(table.action),
+        )
 
     def _live_tensors(self) -> list[Tensor]:
         """Return every tensor that must stay finite: weights, statistics, moments."""
@@ -281,6 +269,7 @@ class PPO:
             "optimizer": self._optimizer.state_dict(),
             "generator": self.generator.get_state(),
             "faults": {name: int(count) for name, count in self.faults.items()},
+            "states": {name: list(state) for name, state in self._states.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -301,4 +290,9 @@ class PPO:
         self.generator.set_state(state["generator"].cpu())
         for name, count in state["faults"].items():
             self.faults[name].fill_(count)
+        # Files from before there were networks with a memory have none.
+        self._states = {
+            name: tuple(part.to(self.device) for part in parts)
+            for name, parts in state.get("states", {}).items()
+        }
         self._last_finite = LastFinite(self._live_tensors)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from trainer.env import Observations, VecEnv
-from trainer.networks.actor_critic import ACTOR_GROUP, critic_group
+from trainer.network_config import NetworkConfig
+from trainer.networks.groups import Groups, groups_of, observed
+from trainer.networks.recurrent import State, forget
 from trainer.seam import conform_obs, conform_step
 
 logger = logging.getLogger(__name__)
@@ -24,15 +26,18 @@ class Acted(NamedTuple):
         sample: What was drawn and is learned from, ``(N, num_actions)``.
         outputs: What the network said of its distribution, ``(N, num_outputs)``.
         action: What the environment gets, ``(N, num_actions)``.
+        state: What it remembers; empty without a memory.
     """
 
     sample: Tensor
     outputs: Tensor
     action: Tensor
+    state: State = ()
 
 
-Act = Callable[[Tensor], Acted]
-"""Observations of the group `policy`, ``(N, dim)``, to what is done there."""
+Act = Callable[..., Acted]
+"""What the actor sees, ``(N, dim)``, and the state that it gave last time, one tensor after the
+other, to what is done there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,8 +47,8 @@ class Rollout:
     Attributes:
         obs: The groups that actor and critic see, each float32 ``(T + 1, N, dim)``; row t is what
             action t was computed from, row T what comes next.
-        final_obs: What the critic sees at the end of an episode, float32 ``(T, N, dim)``; valid
-            where truncated.
+        final_obs: What the critic sees at the end of an episode, its groups joined, float32
+            ``(T, N, dim)``; valid where truncated.
         action: Samples, ``(T, N, num_actions)``: raw actions, or what a head makes them of
             (`trainer.networks.head.Head.action`).
         outputs: What the network said of the distribution they are from, ``(T, N, num_outputs)``:
@@ -53,6 +58,8 @@ class Rollout:
         truncated: bool, ``(T, N)``.
         log: What the environment reported, averaged over the steps, 0-d each.
         valid: False where the environment did nothing but reset, bool, ``(T, N)``; None: nowhere.
+        first: True where row 0 begins an episode, bool, ``(N,)``; None: everywhere.
+        state: What the policy remembered before row 0; empty without a memory.
     """
 
     obs: dict[str, Tensor]
@@ -64,6 +71,18 @@ class Rollout:
     truncated: Tensor
     log: dict[str, Tensor]
     valid: Tensor | None = None
+    first: Tensor | None = None
+    state: State = ()
+
+    @property
+    def ended(self) -> Tensor:
+        """Where an episode ended with the step, bool, ``(T, N)``."""
+        return self.terminated | self.truncated
+
+    def starts(self) -> Tensor:
+        """Return where an episode begins with the step, bool, ``(T, N)``."""
+        first = torch.ones_like(self.ended[0]) if self.first is None else self.first
+        return torch.cat([first.unsqueeze(0), self.ended[:-1]])
 
 
 class Collector:
@@ -83,6 +102,7 @@ class Collector:
         num_steps: int,
         device: torch.device,
         num_outputs: int | None = None,
+        groups: Groups | None = None,
         random_episode_length: bool = False,
     ) -> None:
         """Allocate the storage and reset the environment.
@@ -92,13 +112,13 @@ class Collector:
             num_steps: Steps per rollout.
             device: Where the learner lives; the environment may live elsewhere.
             num_outputs: How many numbers the policy's network gives; None: one per action.
+            groups: Which observations actor and critic see; None: as with default settings.
             random_episode_length: Whether the first episodes start at random ages.
         """
         self.env = env
         self._device = device
-        self._critic_group = critic_group(env.obs_dims)
-        groups = {ACTOR_GROUP, self._critic_group}
-        self._dims = {name: dim for name, dim in env.obs_dims.items() if name in groups}
+        self._groups = groups or groups_of(NetworkConfig(), env.obs_dims)
+        self._dims = {name: dim for name, dim in env.obs_dims.items() if name in self._groups.all}
         t, n, a = num_steps, env.num_envs, env.num_actions
 
         def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -106,7 +126,7 @@ class Collector:
 
         self._storage = Rollout(
             obs={name: empty(t + 1, n, dim) for name, dim in self._dims.items()},
-            final_obs=empty(t, n, self._dims[self._critic_group]),
+            final_obs=empty(t, n, sum(self._dims[name] for name in self._groups.critic)),
             action=empty(t, n, a),
             outputs=empty(t, n, num_outputs or a),
             reward=empty(t, n),
@@ -114,9 +134,11 @@ class Collector:
             truncated=empty(t, n, dtype=torch.bool),
             log={},
             valid=empty(t, n, dtype=torch.bool),
+            first=empty(n, dtype=torch.bool),
         )
+        self._state: State = ()
         self._said_no_final_obs = False
-        self._obs = self._conform(env.reset(random_episode_length=random_episode_length))
+        self.restart(random_episode_length=random_episode_length)
 
     @torch.no_grad()
     def collect(self, act: Act) -> Rollout:
@@ -128,22 +150,27 @@ class Collector:
             act: The policy. It never sees a NaN or an infinity: such numbers reach it as 0, and
                 `trainer.guard.screen` excludes the samples.
         """
-        store = self._storage
+        store = replace(self._storage, state=self._state)
+        assert store.first is not None
+        store.first.copy_(self._starts)
         logs: list[dict[str, Tensor]] = []
         for t in range(store.reward.shape[0]):
             self._write_obs(t)
-            seen = self._obs[ACTOR_GROUP].nan_to_num(0.0, 0.0, 0.0)
-            acted = act(seen)
+            seen = observed(self._obs, self._groups.actor).nan_to_num(0.0, 0.0, 0.0)
+            if self._state:
+                self._state = forget(self._state, self._starts)
+            acted = act(seen, *self._state)
             # The sampled action is stored, whatever the environment makes of it: the probability
             # ratio is one of what the policy did.
             store.action[t] = acted.sample
             store.outputs[t] = acted.outputs
+            self._state = acted.state
             result = conform_step(
                 self.env.step(acted.action.to(self.env.device)),
                 self._dims,
                 self.env.num_envs,
                 self._device,
-                final_groups=(self._critic_group,),
+                final_groups=self._groups.critic,
             )
             store.reward[t] = result.reward
             store.terminated[t] = result.terminated
@@ -153,6 +180,7 @@ class Collector:
                 store.valid[t] = True if result.valid is None else result.valid
             logs.append({name: torch.as_tensor(value) for name, value in result.log.items()})
             self._obs = result.obs
+            self._starts = result.terminated | result.truncated
         self._write_obs(store.reward.shape[0])
         store.log.clear()
         store.log.update(_average(logs))
@@ -163,14 +191,20 @@ class Collector:
         fresh = self._conform(self.env.reset_rows(rows.to(self.env.device)))
         for name, obs in fresh.items():
             self._obs[name] = torch.where(rows.unsqueeze(-1), obs, self._obs[name])
+        self._starts = self._starts | rows
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the environment's state and the observations the next action depends on."""
-        return {"obs": dict(self._obs), "env": self.env.state_dict()}
+        """Return the environment's state and all else that the next action depends on."""
+        return {
+            "obs": dict(self._obs),
+            "starts": self._starts,
+            "state": list(self._state),
+            "env": self.env.state_dict(),
+        }
 
     def restart(self, *, random_episode_length: bool = False) -> None:
         """Begin every episode anew; optionally at a random age."""
-        self._obs = self._conform(self.env.reset(random_episode_length=random_episode_length))
+        self._begin(self.env.reset(random_episode_length=random_episode_length))
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Continue where `state_dict` was called.
@@ -182,8 +216,20 @@ class Collector:
             ValueError: The state belongs to another environment.
         """
         fresh = self.env.load_state_dict(state["env"])
-        self._obs = self._conform(state["obs"] if fresh is None else fresh)
-        return fresh is None
+        if fresh is not None:
+            self._begin(fresh)
+            return False
+        self._obs = self._conform(state["obs"])
+        # Files from before there were policies with a memory have neither.
+        if "state" in state:
+            self._starts = state["starts"].to(self._device)
+            self._state = tuple(part.to(self._device) for part in state["state"])
+        return True
+
+    def _begin(self, obs: Observations) -> None:
+        """Go on from the first observations of new episodes."""
+        self._obs = self._conform(obs)
+        self._starts = torch.ones(self.env.num_envs, dtype=torch.bool, device=self._device)
 
     def _conform(self, obs: Observations) -> Observations:
         return conform_obs(obs, self._dims, self.env.num_envs, self._device)
@@ -195,14 +241,14 @@ class Collector:
     def _final_obs(self, final_obs: Observations | None) -> Tensor:
         """Return the critic's last observations, or s_t where the environment cannot tell."""
         if final_obs is not None:
-            return final_obs[self._critic_group]
+            return observed(final_obs, self._groups.critic)
         if not self._said_no_final_obs:
             self._said_no_final_obs = True
             logger.warning(
                 "the environment gives no final observations: "
                 "V(s_t) stands in for their value at truncated steps"
             )
-        return self._obs[self._critic_group]
+        return observed(self._obs, self._groups.critic)
 
 
 def _average(logs: list[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -11,6 +11,17 @@ class InvalidSetting(BadInput, ValueError):
     """A setting outside its range, or two settings that exclude each other."""
 
 
+def check_widths(config: object, name: str) -> None:
+    """Refuse a tuple with a number below 1.
+
+    Raises:
+        InvalidSetting: Names the field and its value.
+    """
+    widths = getattr(config, name)
+    if any(width < 1 for width in widths):
+        raise InvalidSetting(f"{name} = {widths}: every width must be at least 1")
+
+
 def check_range(
     config: object, name: str, *, low: float, high: float = math.inf, open_low: bool = False
 ) -> None:

@@ -58,6 +58,13 @@ class Mirror:
             sign=torch.as_tensor(sign, dtype=torch.float32),
         )
 
+    @classmethod
+    def joined(cls, parts: Sequence[Mirror]) -> Mirror:
+        """Return the reflection of a concatenation."""
+        starts = [sum(len(part.index) for part in parts[:i]) for i in range(len(parts))]
+        index = [part.index + start for part, start in zip(parts, starts, strict=True)]
+        return cls(index=torch.cat(index), sign=torch.cat([part.sign for part in parts]))
+
     def apply(self, x: Tensor) -> Tensor:
         """Return the mirror image of `x`, shape ``(..., dim)``."""
         return x[..., self.index] * self.sign

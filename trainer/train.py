@@ -33,6 +33,7 @@ from trainer.guard import screen
 from trainer.interrupt import StopOnInterrupt
 from trainer.loggers import ScalarWriter
 from trainer.metrics import EpisodeTracker, MetricLog, to_floats
+from trainer.networks.policy import DeterministicPolicy, with_states
 from trainer.ppo import PPO
 from trainer.progress import Report, Silent
 from trainer.rollout import Collector
@@ -175,6 +176,7 @@ class Run:
             num_steps=config.ppo.num_steps,
             device=device,
             num_outputs=self.agent.actor.distribution.num_outputs,
+            groups=self.agent.groups,
             random_episode_length=config.random_episode_length,
         )
         self.episodes = EpisodeTracker(env.num_envs, device)
@@ -224,11 +226,11 @@ class Run:
         """Evaluate if it is time, and return the numbers to log; what is learned stays as it is."""
         if not self.evaluator.due(self.iteration):
             return {}
-        return self.evaluator.run(self.agent.actor)
+        return self.evaluator.run(DeterministicPolicy(self.agent.actor), self.agent.groups.actor)
 
     def checkpoint(self) -> Checkpoint:
         """Return everything the run goes on from, golden trace included."""
-        deployment, env = self.task.deployment, self.task.env
+        deployment, env, actor = self.task.deployment, self.task.env, self.agent.actor
         return Checkpoint(
             task=self.name,
             config=self.config,
@@ -247,14 +249,14 @@ class Run:
             },
             rng=global_rng_state(),
             versions=package_versions(),
-            contract=deployment.contract_json() if deployment else None,
+            contract=with_states(deployment.contract_json(), actor) if deployment else None,
             trace=self._trace(deployment) if deployment else None,
         )
 
     def _trace(self, deployment: Deployment) -> Trace:
         """Record the golden trace with a copy of the actor on the CPU, where it is exported."""
         actor = copy.deepcopy(self.agent.actor).cpu().requires_grad_(False)
-        return trace_from_arrays(deployment.record_trace(actor))
+        return trace_from_arrays(deployment.record_trace(DeterministicPolicy(actor)))
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Continue where a checkpoint was taken."""

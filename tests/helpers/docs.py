@@ -36,6 +36,7 @@ from sim2sim.metrics import Thresholds
 from sim2sim.scenarios import nominal_schedule
 from tests.helpers.contracts import quadruped_contract
 from trainer.config import (
+    EncoderConfig,
     EvaluationConfig,
     NetworkConfig,
     PPOConfig,
@@ -121,6 +122,7 @@ def settings_table() -> str:
         ("", TrainConfig, recipe),
         ("evaluation.", EvaluationConfig, recipe.evaluation),
         ("network.", NetworkConfig, recipe.network),
+        ("network.encoders.N.", EncoderConfig, EncoderConfig()),
         ("ppo.", PPOConfig, recipe.ppo),
         ("ppo.symmetry.", SymmetryConfig, recipe.ppo.symmetry),
     ):
@@ -227,6 +229,8 @@ def _sentence(text: str) -> str:
 def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, tuple) and not value:
+        return "none"
     if isinstance(value, tuple):
         is_range = len(value) == 2 and value[0] < value[1]
         return (" to " if is_range else " ").join(_shown(item) for item in value)

@@ -16,6 +16,7 @@ from trainer.normalizer import RunningNormalizer
 from trainer.ppo import PPO
 from trainer.rollout import Collector, Rollout
 from trainer.symmetry import Mirror, MirrorTable
+from trainer.table import Images
 
 CPU = torch.device("cpu")
 NETWORK = NetworkConfig(actor_hidden=(16,), critic_hidden=(16,))
@@ -29,6 +30,13 @@ def make(seed: int = 0, *, critic: bool = False, **settings: Any) -> PPO:
     dims = {"policy": 3} | ({"critic": 5} if critic else {})
     config = PPOConfig(**{"num_steps": 6, "minibatches": 2, "epochs": 3, **settings})
     return PPO(dims, 2, config=config, network=NETWORK, seed=seed, device=CPU, symmetry=TABLE)
+
+
+def images_of(agent: PPO) -> Images:
+    """How the images of the table are made, whatever the agent uses."""
+    actor, critic = (TABLE.obs[names[0]] for names in (agent.groups.actor, agent.groups.critic))
+    head = agent.actor.distribution.reflection(TABLE.action)
+    return Images(actor=actor, critic=critic, action=TABLE.action, head=head)
 
 
 def statistics(part: Actor | Critic) -> RunningNormalizer:
@@ -153,7 +161,7 @@ def test_a_reward_scale_scales_the_returns() -> None:
     for scale in (1.0, 0.25):
         batch = make_batch(
             rollout, None, agent.actor, agent.critic,
-            config=PPOConfig(gamma=0.0, reward_scale=scale), critic_group="policy", mirror=None,
+            config=PPOConfig(gamma=0.0, reward_scale=scale), groups=agent.groups, images=None,
         )  # fmt: skip
         returns = batch.take(torch.arange(24)).returns
         torch.testing.assert_close(returns, scale * rollout.reward.flatten())
@@ -165,7 +173,7 @@ def test_advantages_are_standardized_over_what_was_asked_for(mode: str) -> None:
     rollout = rollout_of(agent)
     batch = make_batch(
         rollout, None, agent.actor, agent.critic,
-        config=agent.config, critic_group="policy", mirror=TABLE,
+        config=agent.config, groups=agent.groups, images=images_of(agent),
     )  # fmt: skip
     rows = torch.arange(0, 24, 3)
     if mode == "minibatch":
@@ -185,11 +193,14 @@ def test_mirror_images_are_images_of_their_samples() -> None:
     agent.update(rollout)  # so that the normalizers do something
     batch = make_batch(
         rollout, None, agent.actor, agent.critic,
-        config=agent.config, critic_group="critic", mirror=TABLE,
+        config=agent.config, groups=agent.groups, images=images_of(agent),
     )  # fmt: skip
     here, there = batch.take(torch.arange(24)), batch.take(torch.arange(24, 48))
     raw = {name: x[:-1].flatten(0, 1) for name, x in rollout.obs.items()}
     policy, critic = agent.actor.normalizer, agent.critic.normalizer
+    assert isinstance(here.actor_in, Tensor)
+    assert isinstance(there.actor_in, Tensor)
+    assert isinstance(there.critic_in, Tensor)
     assert torch.equal(here.actor_in, policy(raw["policy"]))
     assert torch.equal(there.actor_in, policy(TABLE.obs["policy"].apply(raw["policy"])))
     assert torch.equal(there.critic_in, critic(-raw["critic"]))

@@ -18,6 +18,7 @@ from robot_runtime.policy.state import Array
 from robot_runtime.policy.trace import TraceInputs
 from trainer.envs.config import RobotEnvConfig
 from trainer.envs.robot_env import RobotEnv
+from trainer.networks.policy import reset_policy
 from trainer.tasks.base import ActMean
 from trainer.tasks.randomization import NOMINAL
 
@@ -82,6 +83,7 @@ class RobotDeployment:
             lambda obs: act(obs.unsqueeze(0)).squeeze(0),
             origin="recorded",
             asarray=_tensor,
+            reset=lambda: reset_policy(act),
         )
         rows = len(observation)
         _demand_equal(contract, observation, trace.observation[:rows])
@@ -99,13 +101,16 @@ def _rollout(config: RobotEnvConfig, act: ActMean) -> tuple[TraceInputs, NDArray
     steps = round(SEGMENT_S / config.contract.timing.control_dt)
     commands = torch.tensor(SCHEDULE, dtype=torch.float32)
     env.give_commands(commands[:, 0])
+    reset_policy(act)
     obs = env.reset()["policy"]
     frames: list[dict[str, Tensor]] = []
     for k in range(steps * commands.shape[1]):
         raw = act(obs)
         frames.append({**_frame(env), "observation": obs, "raw_action": raw})
         env.give_commands(commands[:, (k + 1) // steps % commands.shape[1]])
-        obs = env.step(raw).obs["policy"]
+        result = env.step(raw)
+        reset_policy(act, result.terminated | result.truncated)
+        obs = result.obs["policy"]
     columns = {
         name: torch.stack([frame[name] for frame in frames], dim=1).flatten(0, 1).numpy()
         for name in frames[0]

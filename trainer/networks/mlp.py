@@ -20,6 +20,13 @@ class _Tanh(nn.Module):
         return torch.tanh_(x)
 
 
+_PLAIN: dict[str, Callable[[], nn.Module]] = {
+    "elu": nn.ELU,
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+}
+
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "elu": Elu,
     "relu": functools.partial(nn.ReLU, inplace=True),
@@ -54,14 +61,19 @@ def make_mlp(
     layers: list[nn.Module] = []
     for i, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
         last = i == len(widths) - 2
-        layers.append(_linear(n_in, n_out, out_gain if last else math.sqrt(2.0), generator))
+        layers.append(make_linear(n_in, n_out, out_gain if last else math.sqrt(2.0), generator))
         if not last:
             layers.append(_ACTIVATIONS[activation]())
     return nn.Sequential(*layers)
 
 
-def _linear(n_in: int, n_out: int, gain: float, generator: torch.Generator) -> Linear:
-    """Build one linear layer, orthogonal weights and zero biases."""
+def plain_activation(name: str) -> nn.Module:
+    """Build a nonlinearity that overwrites nothing, for any place in a network."""
+    return _PLAIN[name]()
+
+
+def make_linear(n_in: int, n_out: int, gain: float, generator: torch.Generator) -> Linear:
+    """Build one linear layer, orthogonal weights with a gain and zero biases."""
     # On "meta" first: the default initialization would draw from torch's global generator.
     layer = Linear(n_in, n_out, device="meta").to_empty(device="cpu")
     nn.init.orthogonal_(layer.weight, gain=gain, generator=generator)
