@@ -46,8 +46,14 @@ class Lesson:
 class Curriculum:
     """Lessons and the level of each."""
 
-    def __init__(self, lessons: Sequence[Lesson]) -> None:
+    def __init__(
+        self, lessons: Sequence[Lesson], *, at_full: Callable[[], None] | None = None
+    ) -> None:
         """Begin every lesson at its start, which counts at once.
+
+        Args:
+            lessons: The lessons.
+            at_full: What else the full difficulty needs, see `finish`.
 
         Raises:
             BadInput: Two lessons have the same name.
@@ -56,6 +62,7 @@ class Curriculum:
         if len(set(names)) < len(names):
             raise BadInput(f"lessons must have different names, not {', '.join(names)}")
         self._lessons = tuple(lessons)
+        self._at_full = at_full
         self._levels = {lesson.name: lesson.start for lesson in lessons}
         self._apply()
 
@@ -73,6 +80,13 @@ class Curriculum:
             self._levels[lesson.name] = min(max(level, 0.0), 1.0)
         self._apply()
         return {f"curriculum/{name}": level for name, level in self._levels.items()}
+
+    def finish(self) -> None:
+        """Go to the full difficulty at once, as a policy is to be evaluated."""
+        self._levels = dict.fromkeys(self._levels, 1.0)
+        self._apply()
+        if self._at_full is not None:
+            self._at_full()
 
     def state_dict(self) -> dict[str, float]:
         """Return the levels by name."""

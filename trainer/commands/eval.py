@@ -12,7 +12,8 @@ from robot_runtime.errors import BadInput, ExitCode
 from trainer.checkpoint import Checkpoint, build_actor, find_checkpoint, load_checkpoint
 from trainer.env import VecEnv
 from trainer.evaluation import Evaluation, evaluate
-from trainer.networks.actor_critic import ACTOR_GROUP
+from trainer.networks.groups import groups_of
+from trainer.networks.policy import DeterministicPolicy
 from trainer.tasks.base import find_task
 
 SEED = 2_000_003
@@ -58,8 +59,9 @@ def main(argv: list[str]) -> int:
     task = find_task(name)(
         num_envs=options.episodes, seed=options.seed, device="cpu", num_threads=0
     )
-    _demand_fit(checkpoint, task.env, path, name)
-    found = evaluate(build_actor(checkpoint), task.env)
+    seen = groups_of(checkpoint.config.network, checkpoint.obs_dims).actor
+    _demand_fit(checkpoint, task.env, seen, path, name)
+    found = evaluate(DeterministicPolicy(build_actor(checkpoint)), task.evaluation_env(), seen)
     told = {
         "checkpoint": str(path),
         "task": name,
@@ -76,14 +78,18 @@ def main(argv: list[str]) -> int:
     return ExitCode.GOOD
 
 
-def _demand_fit(checkpoint: Checkpoint, env: VecEnv, path: Path, task: str) -> None:
+def _demand_fit(
+    checkpoint: Checkpoint, env: VecEnv, seen: tuple[str, ...], path: Path, task: str
+) -> None:
     """Refuse a policy that sees or does another number of things than the task has.
 
     Raises:
         BadInput: Names both numbers.
     """
+    lengths = [sum(dims.get(name, 0) for name in seen)
+               for dims in (checkpoint.obs_dims, env.obs_dims)]  # fmt: skip
     for what, of_policy, of_task in (
-        ("observations", checkpoint.obs_dims[ACTOR_GROUP], env.obs_dims[ACTOR_GROUP]),
+        ("observations", *lengths),
         ("actions", checkpoint.num_actions, env.num_actions),
     ):
         if of_policy != of_task:

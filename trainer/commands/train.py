@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import tyro
 
 from robot_runtime.errors import BadInput, ExitCode
 from trainer.checkpoint import checkpoint_folder, find_checkpoint, load_checkpoint
-from trainer.config import TrainConfig
+from trainer.config import EncoderConfig, TrainConfig
 from trainer.evaluation import SEED_OFFSET
 from trainer.loggers import require_packages
 from trainer.progress import console_report
@@ -36,6 +37,9 @@ example:
   surefoot train {task} --iterations 600 --resume runs/first
   tensorboard --logdir runs/first
 """
+
+
+_MOST_ENCODERS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +81,7 @@ def main(argv: list[str]) -> int:
     if checkpoint is not None and checkpoint.task != name:
         raise BadInput(f"'{resumed}' is of task '{checkpoint.task}', not of '{name}'")
     recipe = checkpoint.config if checkpoint else recipe_of(make)
-    options = _parse(argv, Options(task=name, config=recipe))
+    options = _parse(argv, Options(task=name, config=_with_encoders(recipe, argv)))
     config = options.config
     if config.device == "cuda" and not torch.cuda.is_available():
         raise BadInput("device 'cuda' is not available: torch sees no GPU; there is: cpu")
@@ -91,7 +95,8 @@ def main(argv: list[str]) -> int:
     eval_env = None
     if config.evaluation.every:
         episodes, seed = config.evaluation.episodes, config.seed + SEED_OFFSET
-        eval_env = make(num_envs=episodes, seed=seed, device=config.device, num_threads=threads).env
+        of_its_own = make(num_envs=episodes, seed=seed, device=config.device, num_threads=threads)
+        eval_env = of_its_own.evaluation_env()
     result = train(name, task, config, folder, resume=checkpoint, report=report, eval_env=eval_env)
     _tell(folder, result, as_json=options.json)
     return ExitCode.INTERRUPTED if result.interrupted else ExitCode.GOOD
@@ -115,6 +120,19 @@ def _resumed_from(argv: list[str]) -> Path | None:
         if flag == "--resume" and (value or i + 1 < len(argv)):
             return find_checkpoint(Path(value or argv[i + 1]))
     return None
+
+
+def _with_encoders(config: TrainConfig, argv: list[str]) -> TrainConfig:
+    """Return the settings with as many encoders as the arguments speak of, so that they parse."""
+    network = config.network
+    numbers = [re.match(r"--network\.encoders\.(\d+)\.", argument) for argument in argv]
+    count = max([int(found[1]) + 1 for found in numbers if found], default=0)
+    if count > _MOST_ENCODERS:
+        raise BadInput(f"--network.encoders.{count - 1}: there are at most {_MOST_ENCODERS}")
+    # Different groups, because no group has two; the arguments say which.
+    added = [EncoderConfig(group=f"group {i}") for i in range(len(network.encoders), count)]
+    encoders = (*network.encoders, *added)
+    return dataclasses.replace(config, network=dataclasses.replace(network, encoders=encoders))
 
 
 def _parse(argv: list[str], default: Options) -> Options:

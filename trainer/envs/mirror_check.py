@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,9 +13,11 @@ from robot_runtime.errors import Refused
 from robot_runtime.policy.labels import observation_labels
 from trainer.env import Observations
 from trainer.envs.config import RobotEnvConfig
+from trainer.envs.height import mirrored_points
 from trainer.envs.physics import PhysicsState
 from trainer.envs.privileged import privileged_labels, privileged_reflection
 from trainer.envs.robot_env import RobotEnv
+from trainer.envs.terrain import HeightField, separable_field
 from trainer.mirror_table import AXIAL, POLAR, joint_reflection, mirror_table, other_side
 from trainer.symmetry import Mirror, MirrorTable
 from trainer.tasks.randomization import NOMINAL, quat_from_euler
@@ -38,6 +41,10 @@ def make_mirror_table(config: RobotEnvConfig) -> MirrorTable:
         half_cycle=gait_half_cycle(config),
         critic=privileged_reflection(config.robot.profile.foot_geoms),
     )
+    if config.scan is not None:
+        # Heights are scalars that change sides.
+        image = Mirror.of(mirrored_points(config.scan), [1.0] * config.scan.dim)
+        table = dataclasses.replace(table, obs={**table.obs, "scan": image})
     check_mirror_table(config, table)
     return table
 
@@ -70,7 +77,16 @@ def check_mirror_table(config: RobotEnvConfig, table: MirrorTable) -> None:
             names the first such term.
     """
     nominal = _deterministic(config)
-    env = RobotEnv(nominal, num_envs=2 * _PAIRS, num_threads=1)
+    _compare(nominal, table, steps=_STEPS)
+    if config.scan is not None:
+        # Flat ground looks the same on both sides. Steps would tell nothing more: contacts with a
+        # height field are found in the order of its cells, and rounding follows the order.
+        _compare(dataclasses.replace(nominal, terrain=_ridges()), table, steps=0)
+
+
+def _compare(config: RobotEnvConfig, table: MirrorTable, *, steps: int) -> None:
+    """Compare at rest and over some steps in one environment; see `check_mirror_table`."""
+    env = RobotEnv(config, num_envs=2 * _PAIRS, num_threads=1)
     generator = torch.Generator().manual_seed(0)
     joints = joint_reflection(config.contract, config.contract.joint_names)
     state = _random_state(config, generator)
@@ -81,7 +97,7 @@ def check_mirror_table(config: RobotEnvConfig, table: MirrorTable) -> None:
     step = torch.randint(0, 2 * _HALF_CYCLE_STEPS, (_PAIRS,), generator=generator)
     obs = env.put(_both(state, image), torch.cat([step, step + half]))
     _demand_mirrored(config, table, obs, "at rest")
-    for k in range(_STEPS):
+    for k in range(steps):
         action = torch.rand(_PAIRS, env.num_actions, generator=generator) - 0.5
         obs = env.step(torch.cat([action, table.action.apply(action)])).final_obs or obs
         _demand_mirrored(config, table, obs, f"after {k + 1} steps")
@@ -98,6 +114,17 @@ def _deterministic(config: RobotEnvConfig) -> RobotEnvConfig:
         config,
         contract=dataclasses.replace(contract, phase=clock),
         randomization=NOMINAL,
+        terrain=None,
+    )
+
+
+def _ridges() -> HeightField:
+    """Ground that is its own mirror image, and different everywhere else."""
+    return separable_field(
+        lambda x: 0.05 * np.sin(7.0 * x),
+        lambda y: 0.04 * np.cos(5.0 * np.abs(y) ** 1.5),
+        half_size=3.0,
+        resolution=0.05,
     )
 
 
@@ -146,6 +173,7 @@ def _demand_mirrored(
     labels_of = {
         "policy": labels,
         "critic": labels + privileged_labels(config.robot.profile.foot_geoms),
+        "scan": [f"scan[{i}]" for i in range(config.scan.dim if config.scan else 0)],
     }
     # What no physics has touched is looked at first: there a wrong sign is at home.
     given = tuple(

@@ -242,9 +242,9 @@ class BatchedPhysics:
         """
         return torch.from_numpy(self._geom_xpos[:, geoms].astype(np.float32))
 
-    def body_height(self, bodies: NDArray[np.int64]) -> torch.Tensor:
-        """Heights of body origins, [m], float32, shape (num_envs, len(bodies)); see above."""
-        return torch.from_numpy(self._body_xpos[:, bodies, 2].astype(np.float32))
+    def body_pos_w(self, bodies: NDArray[np.int64]) -> torch.Tensor:
+        """Positions of body origins, see above; float32, shape (num_envs, len(bodies), 3)."""
+        return torch.from_numpy(self._body_xpos[:, bodies].astype(np.float32))
 
     def joint_effort(self) -> torch.Tensor:
         """Actuator efforts of the last physics step, [Nm], float32, (num_envs, num_joints)."""

@@ -22,6 +22,8 @@ from robot_runtime.policy.state import PolicyInputs, RobotState
 from trainer.env import Observations, StepResult
 from trainer.envs.config import RobotEnvConfig
 from trainer.envs.episodes import Episodes
+from trainer.envs.ground import HeightScan, make_site
+from trainer.envs.levels import TerrainLevels
 from trainer.envs.model import build_model, find_bodies, find_geoms
 from trainer.envs.physics import BatchedPhysics, PhysicsState
 from trainer.envs.privileged import privileged_dim, privileged_observation
@@ -29,6 +31,7 @@ from trainer.envs.random import Stream, row_keys, uniform
 from trainer.envs.starts import EpisodeStarts
 from trainer.envs.targets import TargetQueue
 from trainer.tasks.commands import draw_commands, draw_steps, num_command_draws
+from trainer.tasks.extra_rewards import evaluate_extra
 from trainer.tasks.gait import gait_target
 from trainer.tasks.rewards import RewardInputs, active_terms, evaluate_terms, total_reward
 
@@ -72,7 +75,8 @@ class RobotEnv:
             Refused: The contract's actuators cannot be simulated.
         """
         contract = config.contract
-        model = build_model(config.robot.xml_path, contract, config.solver)
+        site = make_site(config.terrain)
+        model = build_model(config.robot.xml_path, contract, config.solver, site.field)
         self.config = config
         self.num_envs = num_envs
         self.num_actions = contract.num_actions
@@ -88,14 +92,19 @@ class RobotEnv:
         self._queue = TargetQueue(contract, num_envs, contract.delay_steps + latency)
         feet = config.robot.profile.foot_geoms
         self._feet = find_geoms(model, feet)
-        self._starts = EpisodeStarts(config, self.physics)
+        self._ground, self._levels = site.ground, None
+        if site.terrain is not None:
+            self._levels = TerrainLevels(site.terrain, config.levels, num_envs)
+        self._starts = EpisodeStarts(config, self.physics, site.ground, self._levels)
         self._foot_radius = self._starts.foot_radius
         self._clear = find_bodies(model, config.fall.clear_bodies)
         self._default = _tensor(contract.joint_array("default_pos"))
-        self._command_range = (
+        self._full_command_range = (
             _tensor(np.array([c.lower for c in contract.commands])),
             _tensor(np.array([c.upper for c in contract.commands])),
         )
+        self._command_range = self._full_command_range
+        self._push_speed = config.randomization.push_speed
         self._offsets = torch.tensor(config.gait.offsets, dtype=torch.float64)
         self._pose_weight = torch.tensor(config.pose_weight)
         self._commands_given = False
@@ -103,6 +112,11 @@ class RobotEnv:
             "policy": contract.observation_dim,
             "critic": contract.observation_dim + privileged_dim(len(feet)),
         }
+        self._scan = None
+        if config.scan is not None:
+            base_height = config.robot.profile.base_height
+            self._scan = HeightScan(config.scan, site.ground, base_height)
+            self.obs_dims = {**self.obs_dims, "scan": config.scan.dim}
         self._episodes = Episodes.empty(
             num_envs, len(contract.commands), contract.num_actions, len(feet)
         )
@@ -147,11 +161,16 @@ class RobotEnv:
         faulty = self._take_faults()
         terminated = self._fallen(inputs) | faulty
         truncated = self._episodes.step + self._episodes.age >= self.max_episode_length
+        if self._levels is not None:
+            # Who leaves the field has not failed: the episode is cut short.
+            truncated = truncated | self._levels.track(self._base_pos_w, inputs.error[:, :2])
         reward, log = self._reward(inputs, terminated, faulty)
         self._next_commands()
         final_obs = obs = self._observe()
         done = terminated | truncated
         if bool(done.any()):
+            if self._levels is not None:
+                self._levels.finish(done, terminated, self._keys)
             self._start(done)
             obs = self._observe()
             if bool(faulty.any()):
@@ -196,6 +215,20 @@ class RobotEnv:
         self._read()
         return self._out(self._observe())
 
+    def set_command_share(self, share: float) -> None:
+        """Draw commands from a share of their ranges, in [0, 1], from the next draw on."""
+        lower, upper = self._full_command_range
+        self._command_range = (share * lower, share * upper)
+
+    def set_push_share(self, share: float) -> None:
+        """Push with a share of the largest speed, in [0, 1], from the next push on."""
+        self._push_speed = share * self.config.randomization.push_speed
+
+    def spread_levels(self) -> None:
+        """Put as many robots on each tile of a terrain, from their next episode on, for good."""
+        if self._levels is not None:
+            self._levels.spread()
+
     def give_commands(self, command: Tensor) -> None:
         """Ask for commands from outside from now on, instead of drawing them.
 
@@ -208,7 +241,9 @@ class RobotEnv:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next step depends on; see `VecEnv.state_dict`."""
+        levels = {} if self._levels is None else {"levels": self._levels.state_dict()}
         return {
+            **levels,
             "seed": self._seed,
             "episodes": self._episodes.state_dict(),
             "history": {k: v.clone() for k, v in self._builder.state_dict().items()},
@@ -219,9 +254,12 @@ class RobotEnv:
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue exactly where ``state`` was taken; see `VecEnv.load_state_dict`."""
-        for part in ("seed", "episodes", "history", "targets", "physics"):
+        parts = ("seed", "episodes", "history", "targets", "physics")
+        for part in parts if self._levels is None else (*parts, "levels"):
             if part not in state:
                 raise ValueError(f"environment state: '{part}' is missing from {sorted(state)}")
+        if self._levels is not None:
+            self._levels.load_state_dict(state["levels"])
         self._episodes.load_state_dict(state["episodes"])
         self._queue.load_state_dict(state["targets"])
         self.physics.load_state_dict(state["physics"])
@@ -236,7 +274,7 @@ class RobotEnv:
     def _read(self) -> None:
         """Look at the robots as they are now."""
         state = self.physics.read()
-        self._base_height = state.base_pos_w[:, 2]
+        self._base_pos_w = state.base_pos_w
         self._base_lin_vel_b: Tensor = rotate_inverse(state.base_quat, state.base_lin_vel_w)
         self._state = RobotState(
             time=self._elapsed(),
@@ -265,7 +303,7 @@ class RobotEnv:
         step = self._episodes.step[rows]
         u = uniform(self._keys[rows], Stream.PUSH, step.numpy() + 1, 3)
         velocity = torch.zeros(len(rows), 3)
-        velocity[:, :2] = config.push_speed * (2.0 * u[:, :2] - 1.0)
+        velocity[:, :2] = self._push_speed * (2.0 * u[:, :2] - 1.0)
         self.physics.push_rows(rows, velocity)
         self._episodes.push_at[rows] = step + self._steps(u[:, 2], config.push_interval_s)
 
@@ -331,7 +369,9 @@ class RobotEnv:
         low = inputs.base_height < fall.min_height
         if not len(self._clear):
             return tilted | low
-        return tilted | low | (self.physics.body_height(self._clear).amin(-1) < fall.clear_height)
+        knees = self.physics.body_pos_w(self._clear)
+        lowest = (knees[..., 2] - self._ground.height(knees)).amin(-1)
+        return tilted | low | (lowest < fall.clear_height)
 
     def _reward_inputs(self, earlier_action: Tensor) -> RewardInputs:
         """Collect what the reward is computed from, and remember where the feet are."""
@@ -340,7 +380,7 @@ class RobotEnv:
         foot_pos_w = self.physics.geom_pos_w(self._feet)
         foot_vel_w = (foot_pos_w - episodes.foot_pos_w) / self._contract.timing.control_dt
         episodes.foot_pos_w = foot_pos_w
-        foot_height = foot_pos_w[..., 2] - self._foot_radius
+        foot_height = self._ground.clearance(foot_pos_w, self._foot_radius)
         velocity = torch.cat([self._base_lin_vel_b[:, :2], state.base_ang_vel_b[:, 2:]], dim=-1)
         error = velocity - episodes.command
         share = self._contract.timing.control_dt / self.config.rewards.mean_time_s
@@ -357,7 +397,7 @@ class RobotEnv:
             base_ang_vel_b=state.base_ang_vel_b,
             # R_zz of the rotation matrix.
             cos_tilt=1.0 - 2.0 * state.base_quat[:, 1:3].square().sum(-1),
-            base_height=self._base_height,
+            base_height=self._ground.base_height(self._base_pos_w, foot_pos_w),
             joint_offset=state.joint_pos - self._default,
             joint_vel=state.joint_vel,
             joint_effort=self.physics.joint_effort(),
@@ -376,7 +416,9 @@ class RobotEnv:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Reward of the step and what there is to log."""
         config = self.config.rewards
-        terms = evaluate_terms(inputs, config)
+        terms, extra = evaluate_terms(inputs, config), self.config.extra_rewards
+        if extra:
+            terms = torch.cat([terms, evaluate_extra(inputs, extra)], dim=-1)
         forward, left, yaw = inputs.mean_error.unbind(-1)
         errors = torch.stack([torch.hypot(forward, left), yaw.abs()], dim=-1)
         shown = torch.cat([terms, errors], dim=-1)
@@ -384,11 +426,14 @@ class RobotEnv:
         if bool(faulty.any()):
             shown = torch.where(faulty[:, None], 0.0, shown)
             reward = torch.where(faulty, 0.0, reward)
-        names = [f"reward/{name}" for name in active_terms(config)]
+        active = (*active_terms(config), *(one.name for one in extra))
+        names = [f"reward/{name}" for name in active]
         names += ["error/lin_vel", "error/ang_vel"]
         log = dict(zip(names, shown.mean(0).unbind(), strict=True))
         log["episode/falls"] = terminated.float().mean()
         log["nonfinite/state"] = faulty.float().sum()
+        if self._levels is not None:
+            log["terrain/level"] = self._levels.level.float().mean()
         return reward, log
 
     def _observe(self) -> Observations:
@@ -406,12 +451,12 @@ class RobotEnv:
             u = uniform(self._keys, Stream.SENSOR, episodes.step.numpy(), self._builder.frame_dim)
             noise = u.mul_(2.0 * scale).sub_(scale)
         policy = self._builder.compute(inputs, noise)
-        foot_height = episodes.foot_pos_w[..., 2] - self._foot_radius
+        foot_height = self._ground.clearance(episodes.foot_pos_w, self._foot_radius)
         params = self.physics.params
         privileged = privileged_observation(
             {
                 "base_lin_vel_b": self._base_lin_vel_b,
-                "base_height": self._base_height,
+                "base_height": self._ground.base_height(self._base_pos_w, episodes.foot_pos_w),
                 "mean_error": episodes.mean_error,
                 "foot_height": foot_height,
                 "foot_contact": (foot_height < self.config.gait.contact_height).float(),
@@ -421,7 +466,10 @@ class RobotEnv:
                 "delay": self._queue.delay.float(),
             }
         )
-        return {"policy": policy, "critic": torch.cat([policy, privileged], dim=-1)}
+        obs = {"policy": policy, "critic": torch.cat([policy, privileged], dim=-1)}
+        if self._scan is not None:
+            obs["scan"] = self._scan(self._base_pos_w, self._state.base_quat)
+        return obs
 
     def _elapsed(self) -> Tensor:
         """Time since each episode began, [s], float64, shape (num_envs,)."""

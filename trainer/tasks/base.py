@@ -67,6 +67,12 @@ class TaskRun:
     deployment: Deployment | None = None
     curriculum: Curriculum | None = None
 
+    def evaluation_env(self) -> VecEnv:
+        """Return the environment at its full difficulty, for good."""
+        if self.curriculum is not None:
+            self.curriculum.finish()
+        return self.env
+
 
 class MakeTask(Protocol):
     """What an entry point of the group `surefoot.tasks` loads to."""
