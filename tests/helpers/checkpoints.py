@@ -17,6 +17,7 @@ from tests.helpers.contracts import quadruped_contract, with_network
 from trainer.checkpoint import Checkpoint, package_versions, save_checkpoint, trace_from_arrays
 from trainer.config import NetworkConfig, TrainConfig
 from trainer.networks.actor_critic import Actor
+from trainer.networks.policy import DeterministicPolicy, with_states
 from trainer.normalizer import RunningNormalizer
 
 CONSTANT = (4, 30)
@@ -64,7 +65,7 @@ def make_actor(
     with torch.no_grad():
         # A fresh last layer is small on purpose; a trained one is not.
         last.weight.mul_(100.0)
-        last.bias.copy_(torch.randn(contract.num_actions, generator=generator))
+        last.bias.copy_(torch.randn(last.bias.shape, generator=generator))
     return actor.eval().requires_grad_(False)
 
 
@@ -89,8 +90,11 @@ def make_checkpoint(
     network = network or NetworkConfig(actor_hidden=(32, 16))
     actor = make_actor(contract, network, constant=constant)
 
+    contract = PolicyContract.from_json(with_states(contract.to_json(), actor))
+    policy = DeterministicPolicy(actor)
+
     def act(obs: NDArray[np.float32]) -> NDArray[np.float32]:
-        return actor(torch.from_numpy(obs)[None]).numpy()[0]
+        return policy(torch.from_numpy(obs)[None]).numpy()[0]
 
     fields: dict[str, Any] = {
         "task": "quadruped-test",
@@ -105,7 +109,7 @@ def make_checkpoint(
         "rng": {},
         "versions": package_versions(),
         "contract": contract.to_json(),
-        "trace": trace_from_arrays(synthesize(contract, act).to_arrays()),
+        "trace": trace_from_arrays(synthesize(contract, act, reset=policy.reset).to_arrays()),
     }
     save_checkpoint(path, Checkpoint(**{**fields, **(changes or {})}))
     return MadeCheckpoint(path=path, actor=actor, contract=contract)

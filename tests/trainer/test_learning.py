@@ -33,9 +33,12 @@ def mean_reward(act: ActMean) -> float:
     return total / 19
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_toy_is_learned_to_near_its_optimum(tmp_path: Path, seed: int) -> None:
-    config = replace(RECIPE, iterations=60, seed=seed)
+@pytest.mark.parametrize(
+    ("head", "seed"),
+    [("gaussian", 0), ("gaussian", 1), ("state-gaussian", 0), ("beta", 0), ("tanh", 0)],
+)
+def test_the_toy_is_learned_to_near_its_optimum(tmp_path: Path, head: Any, seed: int) -> None:
+    config = replace(RECIPE, iterations=60, seed=seed, network=replace(RECIPE.network, head=head))
     task = make(num_envs=config.num_envs, seed=seed, device="cpu", num_threads=1)
     result = train("toy-point", task, config, tmp_path)
     learned = mean_reward(build_actor(load_checkpoint(result.checkpoint)))

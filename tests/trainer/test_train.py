@@ -179,11 +179,27 @@ def test_help_has_an_example_and_the_recipe_as_defaults(
     assert "--ppo.gamma FLOAT" in text
     assert "(default: 0.9)" in text
     assert main(["train", "--help"]) == 0
+    assert "--network.encoders.0.shape" in capsys.readouterr().out
+
+
+def test_encoders_are_numbered_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["--num-envs", "8", "--iterations", "1", "--out", str(tmp_path / "out")]
+    encoder = "--network.encoders.0"
+    shape = [f"{encoder}.group", "policy", f"{encoder}.shape", "2", "1", f"{encoder}.width", "4"]
+    assert main(["train", "toy-point", *common, *shape, f"{encoder}.queries", "2"]) == 0
+    capsys.readouterr()
+    (one,) = load_checkpoint(checkpoint_path(tmp_path / "out", 1)).config.network.encoders
+    assert (one.group, one.shape, one.width, one.queries) == ("policy", (2, 1), 4, 2)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["toy-point", "--network.encoders.0.kind", "conv1d"], "the observation group 'group 0'"),
+        (["toy-point", "--network.encoders.99.kind", "conv1d"], "there are at most 8"),
+        (["toy-point", "--network.kind", "lstn"], "unknown kind of network 'lstn'; there are: mlp"),
         (["toy-points"], "unknown task 'toy-points'; there are: .*toy-point"),
         ([], "name the task first: .*toy-point"),
         (["--seed", "1", "toy-point"], "name the task first"),

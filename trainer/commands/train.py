@@ -19,7 +19,7 @@ import tyro
 
 from robot_runtime.errors import BadInput, ExitCode
 from trainer.checkpoint import checkpoint_folder, find_checkpoint, load_checkpoint
-from trainer.config import EncoderConfig, TrainConfig
+from trainer.config import EncoderConfig, NetworkConfig, TrainConfig
 from trainer.evaluation import SEED_OFFSET
 from trainer.loggers import require_packages
 from trainer.progress import console_report
@@ -108,8 +108,10 @@ def _task_name(argv: list[str]) -> str:
     if argv and not argv[0].startswith("-"):
         return argv[0]
     if "-h" in argv or "--help" in argv:
-        # Raises SystemExit: the help of the settings, with their general defaults.
-        _parse(["--help"], Options(task=tasks[0] if tasks else "TASK", config=TrainConfig()))
+        # Raises SystemExit: the help of the settings, with their general defaults; there is an
+        # encoder, so that its settings are seen.
+        config = TrainConfig(network=NetworkConfig(encoders=(EncoderConfig(),)))
+        _parse(["--help"], Options(task=tasks[0] if tasks else "TASK", config=config))
     raise BadInput(f"name the task first: {PROG} TASK ...; there are: {', '.join(tasks)}")
 
 

@@ -19,6 +19,9 @@ class CueEnv:
     of the last step is 1 - (a - cue)^2 / 2, so that whoever remembers gets 1 and whoever does not
     gets at most 1/2: the last observation is the same for both cues, and no answer to it is better
     than 0 on average. All other rewards are 0.
+
+    Attributes:
+        cue: What was shown, ``(num_envs,)``.
     """
 
     def __init__(
@@ -36,7 +39,7 @@ class CueEnv:
         self.max_episode_length = delay + 1
         self.device = torch.device("cpu")
         self._generator = torch.Generator().manual_seed(seed)
-        self._cue = torch.zeros(num_envs)
+        self.cue = torch.zeros(num_envs)
         self._age = torch.zeros(num_envs, dtype=torch.int64)
 
     def reset(self, *, random_episode_length: bool = False) -> Observations:
@@ -51,7 +54,7 @@ class CueEnv:
         if self.action_space.kind == "discrete":
             said = 2.0 * said - 1.0
         last = self._age == self.max_episode_length - 1
-        reward = torch.where(last, 1.0 - 0.5 * (said - self._cue).square().clamp(max=4.0), 0.0)
+        reward = torch.where(last, 1.0 - 0.5 * (said - self.cue).square().clamp(max=4.0), 0.0)
         self._age += 1
         final = self._observe()
         self._restart(last)
@@ -72,19 +75,19 @@ class CueEnv:
     def state_dict(self) -> dict[str, Any]:
         """Everything the next step depends on."""
         generator = self._generator.get_state()
-        return {"cue": self._cue, "age": self._age, "generator": generator}
+        return {"cue": self.cue, "age": self._age, "generator": generator}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where the state was taken."""
-        self._cue, self._age = state["cue"].clone(), state["age"].clone()
+        self.cue, self._age = state["cue"].clone(), state["age"].clone()
         self._generator.set_state(state["generator"])
 
     def _restart(self, rows: Tensor) -> None:
         drawn = torch.rand(self.num_envs, generator=self._generator).sub(0.5).sign()
-        self._cue = torch.where(rows, drawn, self._cue)
+        self.cue = torch.where(rows, drawn, self.cue)
         self._age = torch.where(rows, 0, self._age)
 
     def _observe(self) -> Observations:
-        cue = torch.where(self._age == 0, self._cue, 0.0)
+        cue = torch.where(self._age == 0, self.cue, 0.0)
         last = (self._age == self.max_episode_length - 1).float()
         return {"policy": torch.stack([cue, last], dim=-1)}

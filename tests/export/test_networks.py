@@ -1,0 +1,99 @@
+"""Every kind of actor through the exporter: memory, heads, encoders, a shared body."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from export.write import export_checkpoint
+from robot_runtime.cli import main
+from robot_runtime.policy.file import open_policy
+from tests.helpers.checkpoints import make_checkpoint
+from trainer.checkpoint import build_actor, load_checkpoint
+from trainer.config import EncoderConfig, NetworkConfig
+
+SMALL: dict[str, Any] = {"actor_hidden": (16,), "rnn_hidden": 12}
+NETWORKS: dict[str, dict[str, Any]] = {
+    "lstm": {"kind": "lstm"},
+    "gru of 2 layers, shared": {"kind": "gru", "rnn_layers": 2, "shared": True,
+                                "trunk_hidden": (14,)},
+    "lstm, beta": {"kind": "lstm", "head": "beta", "action_range": (-3.0, 2.0)},
+    # What the gate accepts grows with the action alone, rounding with what is squashed.
+    "tanh": {"head": "tanh", "action_range": (-2.0, 2.0), "obs_clip": 2.0},
+    "state-gaussian": {"head": "state-gaussian"},
+}  # fmt: skip
+ENCODERS: dict[str, EncoderConfig] = {
+    "attention": EncoderConfig(kind="attention", shape=(9, 5), width=8, heads=2),
+    "conv1d": EncoderConfig(kind="conv1d", shape=(9, 5), width=8, channels=(4,)),
+    "conv2d": EncoderConfig(kind="conv2d", shape=(5, 9), width=8, channels=(4,)),
+}
+
+
+def check(path: Path, output: Path, target: str) -> None:
+    """Export, and replay the trace against the actor itself, explicit state and all."""
+    exported = export_checkpoint(path, output, torchscript=output.with_suffix(".pt"), target=target)
+    policy, checkpoint = open_policy(output), load_checkpoint(path)
+    contract, trace = policy.contract, policy.trace
+    actor = build_actor(checkpoint)
+    zero = [torch.zeros(state.shape) for state in contract.network.states]
+    network, states = policy.network(), zero
+    for obs, start in zip(trace.observation, trace.inputs.start, strict=True):
+        if start:
+            network.reset()
+            states = zero
+        result = actor(torch.from_numpy(obs)[None], *states)
+        action, *states = result if zero else (result,)
+        # float32 in another order of sums.
+        np.testing.assert_allclose(network(obs), action[0].numpy(), rtol=1e-5, atol=1e-5)
+    assert onnx.load_from_string(exported.policy.model).graph.node
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [(name, "ort-1.14") for name in NETWORKS]
+    + [(name, "ort-1.10") for name in list(NETWORKS)[1:3]],
+)
+def test_it_exports_and_acts_alike(tmp_path: Path, name: str, target: str) -> None:
+    made = make_checkpoint(tmp_path / "it.pt", network=NetworkConfig(**SMALL, **NETWORKS[name]))
+    states = made.contract.network.states
+    names = {"lstm": ["h_in", "c_in"], "gru": ["h_in"]}.get(NETWORKS[name].get("kind", ""), [])
+    assert [state.input for state in states] == names
+    assert [state.output for state in states] == [n.replace("_in", "_out") for n in names]
+    check(made.path, tmp_path / "policy.onnx", target)
+
+
+@pytest.mark.parametrize("name", list(ENCODERS))
+def test_encoders_export_through_torch(tmp_path: Path, name: str) -> None:
+    network = NetworkConfig(encoders=(ENCODERS[name],), **SMALL)
+    made = make_checkpoint(tmp_path / "it.pt", network=network)
+    check(made.path, tmp_path / "policy.onnx", "ort-1.14")
+
+
+def test_the_quadruped_trains_with_a_memory_and_is_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, output = tmp_path / "run", tmp_path / "policy.onnx"
+    arguments = [
+        "--num-envs",
+        "4",
+        "--iterations",
+        "1",
+        "--ppo.minibatches",
+        "2",
+        "--out",
+        str(run),
+    ]
+    network = ["--network.kind", "gru", "--network.rnn-hidden", "16", "--json"]
+    assert main(["train", "quadruped-flat", *arguments, *network]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert main(["export", told["checkpoint"], "-o", str(output)]) == 0
+    policy = open_policy(output)
+    (state,) = policy.contract.network.states
+    assert (state.input, state.output, state.shape) == ("h_in", "h_out", (1, 1, 16))
+    assert policy.trace.origin == "recorded"
