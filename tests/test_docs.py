@@ -38,6 +38,7 @@ from trainer.config import (
     SymmetryConfig,
     TrainConfig,
 )
+from trainer.metrics import read_metrics
 from trainer.tasks.quadruped_flat import make_contract
 
 EXAMPLES = ROOT / "examples" / "docs"
@@ -178,6 +179,14 @@ def test_calm_quadruped(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert run_example(EXAMPLES / "calm_quadruped.py", run, "4", "1") == "1 iterations, 96 steps\n"
     assert (run / "checkpoints" / "iteration_0000001.pt").exists()
+
+
+def test_gentle_start(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    printed = run_example(EXAMPLES / "gentle_start.py", run, "4", "1")
+    # Robots that have just begun to stand and move slowly follow their commands.
+    assert printed == "1 iterations at level 0.01\n"
+    assert "reward/power" in read_metrics(run)[0]
 
 
 def test_every_example_is_run() -> None:

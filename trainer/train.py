@@ -15,6 +15,7 @@ import torch
 
 from robot_runtime.errors import BadInput
 from robot_runtime.files import atomic_write
+from trainer.action_metrics import ActionMetrics
 from trainer.checkpoint import (
     Checkpoint,
     Trace,
@@ -180,6 +181,7 @@ class Run:
             random_episode_length=config.random_episode_length,
         )
         self.episodes = EpisodeTracker(env.num_envs, device)
+        self.actions = ActionMetrics(space, self.agent.groups.actor, task.symmetry, device)
         self.evaluator = Evaluator(config.evaluation, eval_env)
         self.iteration, self.env_steps = 0, 0
         self.faults: Counter[str] = Counter()
@@ -205,6 +207,7 @@ class Run:
         collected = time.perf_counter()
         self.agent.anneal(self.iteration, self.config.iterations)
         metrics |= {"rollout/reward": reward.mean()} | rollout.log
+        metrics |= self.actions.measure(self.agent.actor, rollout, screening.valid)
         metrics |= self.agent.update(rollout, screening.valid)
         metrics |= {"guard/quarantined_envs": screening.rows.sum()} | self.agent.faults
         values = to_floats(metrics)

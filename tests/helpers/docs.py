@@ -43,6 +43,8 @@ from trainer.config import (
     SymmetryConfig,
     TrainConfig,
 )
+from trainer.envs.terrain import TerrainConfig
+from trainer.envs.terrain_kinds import TileConfig
 from trainer.tasks.commands import CommandConfig
 from trainer.tasks.quadruped_flat import train_config
 from trainer.tasks.randomization import RandomizationConfig
@@ -110,6 +112,7 @@ def fields_table(head: str, *kinds: type) -> str:
         rows += [
             (f"`{field.name}`", _shown(getattr(values, field.name)), docs[field.name])
             for field in dataclasses.fields(kind)
+            if not dataclasses.is_dataclass(getattr(values, field.name))
         ]
     return table((head, "default", "meaning"), rows)
 
@@ -198,6 +201,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "rewards": lambda: fields_table("weight", RewardConfig),
     "randomization": lambda: fields_table("draw", RandomizationConfig),
+    "terrain": lambda: fields_table("setting", TerrainConfig),
+    "tiles": lambda: fields_table("setting", TileConfig),
     "training-commands": lambda: fields_table("setting", CommandConfig),
     "faults": faults_table,
     "reactions": reactions_table,

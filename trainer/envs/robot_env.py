@@ -20,6 +20,7 @@ from robot_runtime.policy.observation import ObservationBuilder
 from robot_runtime.policy.rotation import rotate_inverse
 from robot_runtime.policy.state import PolicyInputs, RobotState
 from trainer.env import Observations, StepResult
+from trainer.envs.action_space import ActionSpace, action_bounds
 from trainer.envs.config import RobotEnvConfig
 from trainer.envs.episodes import Episodes
 from trainer.envs.ground import HeightScan, make_site
@@ -49,6 +50,7 @@ class RobotEnv:
 
     Attributes:
         config: Robot, contract and task.
+        action_space: The joints that actions move, and where actions stop having an effect.
         physics: The simulated robots, to look at or to render.
     """
 
@@ -80,6 +82,12 @@ class RobotEnv:
         self.config = config
         self.num_envs = num_envs
         self.num_actions = contract.num_actions
+        self.action_space = ActionSpace(
+            kind="continuous",
+            num_actions=contract.num_actions,
+            names=contract.action_joints,
+            bounds=action_bounds(contract),
+        )
         self.max_episode_length = config.max_episode_length
         self.device = torch.device(device)
         self.physics = BatchedPhysics(model, contract, num_envs, num_threads or None)

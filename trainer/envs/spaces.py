@@ -177,7 +177,13 @@ class ActionWriter:
             self._low, self._high = space.low.ravel(), space.high.ravel()
             if self._rescale and not (np.isfinite(self._low) & np.isfinite(self._high)).all():
                 raise Refused(f"actions cannot be rescaled to {space}: a bound is infinite")
-            self.space = ActionSpace(kind="continuous", num_actions=self._low.size)
+            ones = np.ones_like(self._low)
+            low, high = (-ones, ones) if self._rescale else (self._low, self._high)
+            self.space = ActionSpace(
+                kind="continuous",
+                num_actions=self._low.size,
+                bounds=(tuple(low.tolist()), tuple(high.tolist())),
+            )
         elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
             sizes = _choices(space)
             self.space = ActionSpace(kind="discrete", num_actions=len(sizes), sizes=sizes)
