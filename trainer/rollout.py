@@ -158,7 +158,9 @@ class Collector:
             self._write_obs(t)
             seen = observed(self._obs, self._groups.actor).nan_to_num(0.0, 0.0, 0.0)
             if self._state:
-                self._state = forget(self._state, self._starts)
+                before = (store.terminated[t - 1], store.truncated[t - 1])
+                fresh = self._starts if t == 0 else before[0] | before[1]
+                self._state = forget(self._state, fresh)
             acted = act(seen, *self._state)
             # The sampled action is stored, whatever the environment makes of it: the probability
             # ratio is one of what the policy did.
@@ -180,7 +182,7 @@ class Collector:
                 store.valid[t] = True if result.valid is None else result.valid
             logs.append({name: torch.as_tensor(value) for name, value in result.log.items()})
             self._obs = result.obs
-            self._starts = result.terminated | result.truncated
+        self._starts = store.ended[-1]
         self._write_obs(store.reward.shape[0])
         store.log.clear()
         store.log.update(_average(logs))

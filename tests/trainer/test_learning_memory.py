@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from robot_runtime.cli import main
 from tests.trainer.toys.choices import MOVES, GridEnv, LeverEnv
 from tests.trainer.toys.memory import CueEnv
-from trainer.checkpoint import build_actor, load_checkpoint
+from trainer.checkpoint import build_actor, find_checkpoint, load_checkpoint
 from trainer.config import NetworkConfig, PPOConfig, TrainConfig
 from trainer.env import VecEnv
 from trainer.evaluation import Evaluation, evaluate
@@ -96,3 +98,29 @@ def test_several_choices_at_once_are_all_learned(tmp_path: Path) -> None:
     actor = trained(env, tmp_path, iterations=20)
     contexts = torch.eye(6)
     assert torch.equal(actor(contexts).long(), env.right)
+
+
+def test_discrete_actions_of_gymnasium_go_the_whole_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the command line into a checkpoint and back into the environment."""
+    few = [
+        "--num-envs",
+        "2",
+        "--iterations",
+        "2",
+        "--ppo.num-steps",
+        "16",
+        "--ppo.minibatches",
+        "2",
+    ]
+    run = str(tmp_path / "run")
+    assert main(["train", "gym:CartPole-v1", *few, "--out", run]) == 0
+    assert load_checkpoint(find_checkpoint(Path(run))).action_sizes == (2,)
+    capsys.readouterr()
+    assert main(["eval", run, "--episodes", "3", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["returns"] == told["lengths"]  # a reward of 1 per step
+    beta = ["--network.head", "beta", "--out", str(tmp_path / "beta")]
+    assert main(["train", "gym:CartPole-v1", *few, *beta]) == 2
+    assert "network.head = beta: the actions are discrete" in capsys.readouterr().err

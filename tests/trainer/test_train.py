@@ -197,9 +197,15 @@ def test_encoders_are_numbered_on_the_command_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["toy-point", "--network.encoders.0.kind", "conv1d"], "the observation group 'group 0'"),
+        (
+            ["toy-point", "--network.encoders.0.kind", "conv1d", "--out", "{full}/run"],
+            "the observation group 'group 0'",
+        ),
         (["toy-point", "--network.encoders.99.kind", "conv1d"], "there are at most 8"),
-        (["toy-point", "--network.kind", "lstn"], "unknown kind of network 'lstn'; there are: mlp"),
+        (
+            ["toy-point", "--network.kind", "lstn", "--out", "{full}/run"],
+            "unknown kind of network 'lstn'; there are: mlp",
+        ),
         (["toy-points"], "unknown task 'toy-points'; there are: .*toy-point"),
         ([], "name the task first: .*toy-point"),
         (["--seed", "1", "toy-point"], "name the task first"),
