@@ -7,6 +7,7 @@ them (Unsqueeze, Split, Squeeze, Slice) is avoided.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -57,20 +58,47 @@ def write_graph(spec: GraphSpec, contract: PolicyContract, *, opset: int, ir_ver
         BadInput: The contract's lengths or states are not those of the network.
     """
     _check(spec, contract)
+    return write_chain(
+        spec,
+        inputs=contract.inputs(),
+        output=contract.network.output,
+        states=contract.network.states,
+        opset=opset,
+        ir_version=ir_version,
+    )
+
+
+def write_chain(
+    spec: GraphSpec,
+    *,
+    inputs: Mapping[str, int],
+    output: str,
+    states: tuple[RecurrentState, ...],
+    opset: int,
+    ir_version: int,
+) -> bytes:
+    """Write a network as ONNX under names that need no contract; see `write_graph`.
+
+    Args:
+        spec: The network.
+        inputs: Lengths by name of what stands one after the other in its observation.
+        output: Name of the action.
+        states: Its states, as `GraphSpec.state_shapes` has them.
+        opset: Version of the operators.
+        ir_version: Version of the file format.
+    """
     writer = _Writer()
-    inputs = contract.inputs()
     names = list(inputs)
     value = writer.node("Concat", *names, axis=-1) if len(names) > 1 else names[0]
     if spec.normalization is not None:
         value = _normalize(writer, value, spec.normalization)
     if spec.recurrent:
-        value = _recur(writer, value, spec.recurrent, contract.network.states)
+        value = _recur(writer, value, spec.recurrent, states)
     if spec.squash is None:
         value = _dense(writer, value, spec.layers)
     else:
         value = _squash(writer, value, spec.layers, spec.squash)
-    writer.rename(value, contract.network.output)
-    states = contract.network.states
+    writer.rename(value, output)
     shapes = {state.input: [state.shape[0], "batch", state.shape[2]] for state in states}
     shapes |= {state.output: [state.shape[0], "batch", state.shape[2]] for state in states}
     graph = helper.make_graph(
@@ -81,7 +109,7 @@ def write_graph(spec: GraphSpec, contract: PolicyContract, *, opset: int, ir_ver
             *(_tensor(state.input, shapes[state.input]) for state in states),
         ],
         [
-            _tensor(contract.network.output, ["batch", contract.num_actions]),
+            _tensor(output, ["batch", num_actions(spec)]),
             *(_tensor(state.output, shapes[state.output]) for state in states),
         ],
         writer.constants,
@@ -242,15 +270,25 @@ def _tensor(name: str, shape: list[int | str]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
+def observation_dim(spec: GraphSpec) -> int:
+    """Length of the observation that a network takes."""
+    first = spec.recurrent[0].weight_ih if spec.recurrent else spec.layers[0].weight
+    return first.shape[1]
+
+
+def num_actions(spec: GraphSpec) -> int:
+    """Length of the action that a network gives."""
+    return len(spec.layers[-1].bias) // (2 if spec.squash and spec.squash.kind == "beta" else 1)
+
+
 def _check(spec: GraphSpec, contract: PolicyContract) -> None:
     """The network's lengths and states must be the contract's."""
-    first = spec.recurrent[0].weight_ih if spec.recurrent else spec.layers[0].weight
-    if first.shape[1] != contract.observation_dim:
+    if observation_dim(spec) != contract.observation_dim:
         raise BadInput(
-            f"the network takes {first.shape[1]} numbers, the contract's observation has "
+            f"the network takes {observation_dim(spec)} numbers, the contract's observation has "
             f"{contract.observation_dim}"
         )
-    width = len(spec.layers[-1].bias) // (2 if spec.squash and spec.squash.kind == "beta" else 1)
+    width = num_actions(spec)
     if width != contract.num_actions or (spec.squash and len(spec.squash.scale) != width):
         raise BadInput(
             f"the network gives {width} numbers, the contract has {contract.num_actions} actions"

@@ -117,6 +117,7 @@ def plain(imported: Imported) -> dict[str, Any]:
         "gate": imported.gate.to_plain(),
         "replay": imported.policy.report.get("replay"),
         "notes": list(imported.notes),
+        "network": list(imported.details),
         "fields": imported.fields,
     }
 
@@ -140,6 +141,8 @@ def describe(imported: Imported) -> str:
             f"{report.observation:.3g}, actions {report.action:.3g}, targets {report.target:.3g}"
         )
     lines += [f"note: {note}" for note in imported.notes]
+    if imported.details:
+        lines += ["what was in the file:", *(f"  {line}" for line in imported.details)]
     lines.append("fields and their sources:")
     fields = condensed(imported.fields)
     width = max(len(path) for path in fields)

@@ -153,6 +153,10 @@ def _state_usual(sheet: Sheet, model: ModelFacts, graph: Graph, output: str) -> 
     sheet.state("schema", SCHEMA, "default", "this version's")
     sheet.state("name", graph.name.rsplit(".", 1)[0], "inferred", "name of the network's file")
     sheet.state("network.output", output, "file", graph.name)
+    known = ("output", "normalizer", "states", *graph.settings)
+    for field in sheet.below("network"):
+        if field not in known:
+            raise BadInput(f"network.{field}: no such field here; known: {', '.join(known)}")
     kind = "in_graph" if graph.normalized else "none"
     sheet.state("network.normalizer", kind, "inferred", f"first operations of {graph.name}")
     sheet.state("network.states", [], "file", graph.name)

@@ -50,6 +50,8 @@ class Graph:
         notes: What the user should know about it.
         observed: Output with the observation that the foreign network takes, where that is not
             the contract's; None where it is.
+        settings: Fields below ``network`` that the user may state, beside the contract's own.
+        details: What became of each part of the file, line by line, for people.
     """
 
     model: bytes
@@ -62,6 +64,8 @@ class Graph:
     reference: Callable[[str], Reference]
     notes: tuple[str, ...] = ()
     observed: str | None = None
+    settings: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
 
     @property
     def observation_dim(self) -> int:

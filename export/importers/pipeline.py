@@ -21,6 +21,7 @@ from export.importers import (
     leapp,
     mjlab,
     rl_sar,
+    rsl_rl,
     unitree_deploy,
     unitree_rl_gym,
 )
@@ -72,6 +73,9 @@ FORMATS: dict[str, Format] = {
     "beyondmimic": Format(read=beyondmimic.read, files="policy.onnx"),
     "berkeley_humanoid_lite": Format(read=berkeley.read, files="policy.yaml, policy.onnx"),
     "leapp": Format(read=leapp.read, files="pipeline.yaml, its model.onnx"),
+    "rsl_rl": Format(
+        read=rsl_rl.read, files="model_1500.pt, its agent.yaml if any, a contract with --user"
+    ),
     "custom": Format(read=custom.read, files="policy.onnx or policy.pt, a contract with --user"),
 }
 """Every format by its name on the command line."""
@@ -112,6 +116,7 @@ class Imported:
         policy: The file that was written.
         fields: Source of every field of its contract.
         notes: What the user should know.
+        details: What became of each part of the foreign network's file, where that is not plain.
         gate: What the gate measured.
         replayed: What the record proved, or None without one.
     """
@@ -119,6 +124,7 @@ class Imported:
     policy: PolicyFile
     fields: dict[str, str]
     notes: tuple[str, ...]
+    details: tuple[str, ...]
     gate: ImportGate
     replayed: Replayed | None
 
@@ -166,13 +172,17 @@ def import_policy(request: Request) -> Imported:
         graph.model,
         contract=contract,
         trace=trace,
-        provenance=_provenance(request, files, assembled, sheet, replayed, record),
+        provenance={
+            **_provenance(request, files, assembled, sheet, replayed, record),
+            **({"network": list(graph.details)} if graph.details else {}),
+        },
         report={"import": gate.to_plain(), **_proof(replayed)},
     )
     return Imported(
         policy=policy,
         fields=assembled.fields,
         notes=tuple(sheet.notes),
+        details=graph.details,
         gate=gate,
         replayed=replayed,
     )
