@@ -8,15 +8,18 @@ imported, so `surefoot --help` is quick and works on a robot where no extra is i
     1    ran, and what it judged failed its gate
     2    bad input, or refused
     70   internal error
-    130  interrupted
+    130  interrupted: Ctrl-C (SIGINT), SIGTERM or SIGHUP
 """
 
 import argparse
+import contextlib
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from typing import Any, NoReturn
@@ -119,16 +122,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbs = {entry.name: entry for entry in entry_points(group=COMMANDS)}
     who = f"surefoot {arguments[0]}" if arguments and arguments[0] in verbs else "surefoot"
     try:
-        code = _dispatch(arguments, verbs)
-        sys.stdout.flush()
+        with _one_kind_of_stop():
+            code = _dispatch(arguments, verbs)
+            sys.stdout.flush()
     except SystemExit as leave:
         return _code_of(leave, who)
     except BrokenPipeError:
         # The interpreter flushes stdout at exit and would complain about the pipe once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.BROKEN_PIPE
-    except KeyboardInterrupt:
-        return _fail(who, "interrupted", ExitCode.INTERRUPTED)
+    except KeyboardInterrupt as interrupt:
+        why = f": {_one_line(str(interrupt))}" if str(interrupt) else ""
+        return _fail(who, f"interrupted{why}", ExitCode.INTERRUPTED)
     except SurefootError as error:
         return _fail(who, f"error: {_one_line(str(error))}", error.exit_code)
     except Exception as error:
@@ -136,6 +141,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = f"internal error: {type(error).__name__}: {_one_line(str(error))}{hint}"
         return _fail(who, text, ExitCode.INTERNAL)
     return code
+
+
+@contextlib.contextmanager
+def _one_kind_of_stop() -> Generator[None]:
+    """Let SIGTERM and SIGHUP end a verb as Ctrl-C does.
+
+    By default they kill at once: temporary files stay, and nothing is put back.
+    """
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # Who ignores one (nohup) means it.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _dispatch(arguments: list[str], verbs: dict[str, EntryPoint]) -> int:

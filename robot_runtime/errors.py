@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
     INTERNAL = 70
     """A bug of ours (EX_SOFTWARE of sysexits.h)."""
     INTERRUPTED = 130
-    """Ctrl-C (128 + SIGINT)."""
+    """Ctrl-C (128 + SIGINT); SIGTERM and SIGHUP are taken as one."""
     BROKEN_PIPE = 141
     """The reader of our output went away (128 + SIGPIPE)."""
 

@@ -5,16 +5,19 @@ Verbs for the tests are planted as entry points, the way another package would a
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
+from pathlib import Path
 
 import pytest
 
 from robot_runtime import cli
 from robot_runtime.errors import BadInput, GateFailed, MissingExtra, Refused
+from robot_runtime.files import atomic_write
 
 Plant = Callable[[str, Callable[[list[str]], int]], None]
 
@@ -179,6 +182,36 @@ def test_debug_mode_prints_the_traceback(
     error = capsys.readouterr().err
     assert "Traceback" in error
     assert error.splitlines()[-1] == "surefoot judge: error: no file"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_that_end_a_verb_are_ctrl_c(
+    number: signal.Signals, plant: Plant, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a verb has begun to write is taken away, as after Ctrl-C."""
+
+    def write(argv: list[str]) -> int:
+        with atomic_write(tmp_path / "x") as temporary:
+            temporary.write_text("half")
+            signal.raise_signal(number)
+        return 0
+
+    before = signal.getsignal(number)
+    plant("write", write)
+    assert cli.main(["write"]) == 130
+    assert capsys.readouterr().err == "surefoot write: interrupted\n"
+    assert os.listdir(tmp_path) == []
+    assert signal.getsignal(number) == before
+
+
+def test_a_signal_that_is_ignored_stays_so(plant: Plant) -> None:
+    """`nohup surefoot train` goes on when the terminal goes away."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        plant("stay", lambda argv: signal.raise_signal(signal.SIGHUP) or 0)
+        assert cli.main(["stay"]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_interrupt(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C as a request: the iteration is finished and a checkpoint written."""
+"""Ctrl-C or SIGTERM as a request: the iteration is finished and a checkpoint written."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 class StopOnInterrupt:
-    """Turns the first Ctrl-C into a request; the second one interrupts as usual."""
+    """Turns the first Ctrl-C or SIGTERM into a request; the second one interrupts as usual."""
 
     def __init__(self) -> None:
         """Nothing is requested yet."""
         self.requested = False
-        self._previous: Any = None
+        self._previous: list[tuple[signal.Signals, Any]] = []
 
     def __enter__(self) -> StopOnInterrupt:
-        """Take over SIGINT; signals belong to the main thread, elsewhere nothing happens."""
+        """Take over the signals; they belong to the main thread, elsewhere nothing happens."""
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._request)
+            for number in _SIGNALS:
+                self._previous.append((number, signal.signal(number, self._request)))
         return self
 
     def __exit__(
@@ -28,10 +31,11 @@ class StopOnInterrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give SIGINT back."""
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+        """Give the signals back."""
+        for number, handler in self._previous:
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for each in _SIGNALS:
+            signal.signal(each, signal.default_int_handler)

@@ -13,6 +13,7 @@ from typing import Any
 from robot_runtime.cli import Parser
 from robot_runtime.control.clock import MonotonicClock
 from robot_runtime.control.flightlog import make_header
+from robot_runtime.control.gamepad import DEVICE, GAMEPAD_HELP, Gamepad
 from robot_runtime.control.loop import ControlLoop
 from robot_runtime.control.realtime import PRIORITY, quiet_memory, realtime
 from robot_runtime.control.record import Recorder
@@ -35,15 +36,22 @@ from robot_runtime.policy.file import PolicyFile, open_policy
 _SIMULATED = frozenset({"mock", "sim"})
 _CONSTANT_DURATION = 10.0
 _LOWEST_RATE = 0.99
+_HELP: dict[type[CommandSource], str] = {Keyboard: KEYBOARD_HELP, Gamepad: GAMEPAD_HELP}
+"""What to press, by the sources that somebody holds in hand."""
 
 _EPILOG = """\
 The robot is passive, stands up from its measured pose, gives its joints to the policy for
---duration, and ends in damping. Ctrl-C ends it early; a second one lets the motors go limp.
+--duration, and ends in damping. Ctrl-C, SIGTERM or SIGHUP end it early in the same way; a second
+Ctrl-C lets the motors go limp.
+
+Exit codes: 0 ended as planned or when asked to, 1 a fault, a lost log or a rate that is too low,
+2 bad input or refused, 130 interrupted before the robot moved or while the log was finished.
 
 examples:
   surefoot run policy.onnx --robot sim
   surefoot run policy.onnx --robot sim --command "2: 0,0,0; 4: 0.5,0,0; 2: 0,0,0.8"
   surefoot run policy.onnx --robot mock --command 0.5,0,0 --duration 10 --log flight.npz
+  surefoot run policy.onnx --robot sim --command gamepad
   surefoot run policy.onnx --robot mock --option fail=stale --option at=3
 """
 
@@ -80,7 +88,7 @@ def main(argv: list[str]) -> int:
         loop = _prepare(policy, load_driver(args.robot)(policy, options), source, recorder)
         try:
             if not args.json:
-                _announce(policy, args.robot, duration, isinstance(source, Keyboard))
+                _announce(policy, args.robot, duration, _HELP.get(type(source)))
             summary = loop.run(duration)
         finally:
             loop.close()
@@ -119,15 +127,16 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--command",
-        help="vx,vy,wz [m/s, rad/s], channel=number,..., a schedule 'seconds: command; ...', or "
-        "'keyboard'; without it: stand, walk, step sideways, turn, stop",
+        help="vx,vy,wz [m/s, rad/s], channel=number,..., a schedule 'seconds: command; ...', "
+        f"'keyboard', or 'gamepad' ('gamepad:DEVICE' for another than {DEVICE}); without it: "
+        "stand, walk, step sideways, turn, stop",
     )
     parser.add_argument(
         "--duration",
         type=float,
         metavar="S",
         help="how long the policy runs, 'inf' until Ctrl-C; default: the length of the schedule, "
-        f"{_CONSTANT_DURATION:g} s for one command, until stopped with the keyboard",
+        f"{_CONSTANT_DURATION:g} s for one command, until stopped with keyboard or gamepad",
     )
     parser.add_argument("--log", metavar="F", help="write a flight log (.npz)")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -170,25 +179,27 @@ def _commands(policy: PolicyFile, args: argparse.Namespace) -> tuple[CommandSour
         source: CommandSource = demo_schedule(contract)
     elif text == "keyboard":
         source = Keyboard(contract)
+    elif text.partition(":")[0] == "gamepad":
+        source = Gamepad(contract, text.partition(":")[2] or DEVICE)
     else:
         source = parse_source(contract, text)
     if duration is not None:
         return source, None if math.isinf(duration) else duration
     if isinstance(source, Schedule):
         return source, source.duration
-    return source, None if isinstance(source, Keyboard) else _CONSTANT_DURATION
+    return source, None if type(source) in _HELP else _CONSTANT_DURATION
 
 
 def _wants_realtime(args: argparse.Namespace) -> bool:
     return args.robot not in _SIMULATED if args.realtime is None else args.realtime
 
 
-def _announce(policy: PolicyFile, robot: str, duration: float | None, keyboard: bool) -> None:
+def _announce(policy: PolicyFile, robot: str, duration: float | None, keys: str | None) -> None:
     rate = 1.0 / policy.contract.timing.control_dt
     until = "until Ctrl-C" if duration is None else f"for {duration:g} s"
     print(f"Running {policy.contract.name} on {robot} at {rate:g} Hz {until}")
-    if keyboard:
-        print(KEYBOARD_HELP)
+    if keys is not None:
+        print(keys)
     sys.stdout.flush()
 
 

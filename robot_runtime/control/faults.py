@@ -55,6 +55,8 @@ class Fault(IntFlag):
     """The flight log lost a record."""
     INTERNAL = 1 << 22
     """Anything else raised."""
+    OPERATOR_LOST = 1 << 23
+    """The device that commands came from is gone, and nobody can stop the robot with it."""
 
 
 class Reaction(Enum):
@@ -97,6 +99,7 @@ REACTIONS = MappingProxyType(
         Fault.CLOCK_FAILED: Reaction.DAMP,
         Fault.RECORDER_FAILED: Reaction.NOTE,
         Fault.INTERNAL: Reaction.DAMP,
+        Fault.OPERATOR_LOST: Reaction.DAMP,
     }
 )
 """The reaction to every fault. Nothing else decides."""

@@ -250,6 +250,8 @@ class ControlLoop:
                 self._faults |= Fault.OPERATOR_INVALID
             elif not asked.age <= self._command_age:
                 self._faults |= Fault.OPERATOR_SILENT
+            if asked.lost:
+                self._faults |= Fault.OPERATOR_LOST
             if asked.event is not None:
                 self._requests.append(asked.event)
         except Exception:

@@ -49,11 +49,14 @@ class FlightRecorder:
         self._socket = ours
         self._empty = True
         try:
-            os.write(file, raw_preamble(header))
+            # Whole before the first record follows, or not at all: see `_write_whole`.
+            _write_whole(file, raw_preamble(header))
             self._writer = _start_writer(theirs.fileno(), file)
-        except OSError as error:
+        except BaseException as error:
             ours.close()
             self._raw.unlink(missing_ok=True)
+            if not isinstance(error, OSError):
+                raise
             raise BadInput(f"cannot write '{self._raw}': {error.strerror}") from error
         finally:
             theirs.close()
@@ -74,30 +77,57 @@ class FlightRecorder:
         self._empty = False
 
     def close(self) -> None:
-        """Wait for the writer and make the final file; without a record there is none.
+        """Wait for the writer and make the final file; if nothing was recorded there is none.
 
         Raises:
             LogLost: The writer failed or the final file cannot be written; the message names the
-                ``.part`` file, which then stays.
+                ``.part`` file, which then stays, unless the writer failed before the first record.
+            KeyboardInterrupt: Ctrl-C came meanwhile; the message names the ``.part`` file.
         """
         self._socket.close()
         try:
-            code = self._writer.wait(_PATIENCE)
+            self._finish(self._wait_for_writer())
+        except KeyboardInterrupt:
+            if self._empty:
+                self._raw.unlink(missing_ok=True)
+            # The writer ends by itself, now that nobody sends: what stays is whole.
+            raise KeyboardInterrupt(self._kept if self._raw.exists() else "") from None
+
+    @property
+    def _kept(self) -> str:
+        return f"'{self._raw}' has what was recorded"
+
+    def _wait_for_writer(self) -> int:
+        try:
+            return self._writer.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
             self._writer.kill()
-            code = self._writer.wait()
+            return self._writer.wait()
+
+    def _finish(self, code: int) -> None:
         if self._empty:
             self._raw.unlink(missing_ok=True)
+            if code:
+                raise LogLost(
+                    f"there is no flight log '{self._path}': the process that writes it ended "
+                    "before the first record"
+                )
             return
-        kept = f"'{self._raw}' has what was recorded"
         if code:
-            raise LogLost(f"the flight log could not be written to its end; {kept}")
+            raise LogLost(f"the flight log could not be written to its end; {self._kept}")
         try:
             write_log(self._path, self._header, read_log(self._raw).rows)
         except (BadInput, OSError) as error:
-            raise LogLost(f"cannot finish the flight log: {error}; {kept}") from error
+            raise LogLost(f"cannot finish the flight log: {error}; {self._kept}") from error
         with contextlib.suppress(OSError):
             self._raw.unlink()
+
+
+def _write_whole(file: int, data: bytes) -> None:
+    """Write all bytes: one call may take fewer, as it does where a disk is nearly full."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
 
 
 def _create(path: Path) -> tuple[Path, int]:

@@ -42,11 +42,13 @@ class Asked:
         values: Command channels in contract order, float64, shape ``(num_commands,)``.
         age: Time since the source last showed a sign of life, [s].
         event: A change of mode that the operator wants, or None.
+        lost: Whether the source is gone for good and the robot shall not walk on without it.
     """
 
     values: NDArray[np.float64]
     age: float = 0.0
     event: Event | None = None
+    lost: bool = False
 
 
 class CommandSource(Protocol):
@@ -259,7 +261,12 @@ def parse_source(contract: PolicyContract, text: str) -> Constant | Schedule:
             duration = float(seconds)
         except ValueError:
             raise BadInput(f"schedule {part!r}: expected seconds: command") from None
-        segments.append((duration, parse_command(contract, command)))
+        if not 0.0 < duration < math.inf:
+            raise BadInput(f"schedule {part!r}: {duration:g} s is no positive duration")
+        try:
+            segments.append((duration, parse_command(contract, command)))
+        except BadInput as error:
+            raise BadInput(f"schedule {part!r}: {error}") from None
     return Schedule(segments)
 
 

@@ -5,6 +5,7 @@ The test is the robot: it answers every command with a state, in the same thread
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 import threading
@@ -54,6 +55,12 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     return sys.modules[make.__module__]
 
 
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 class Vendor:
     """The robot's own side: motors in the order of its packets, each at its target at once."""
 
@@ -61,11 +68,9 @@ class Vendor:
         self.driver = driver
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", 0))
-        self.socket.settimeout(2.0)
-        probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        probe.bind(("127.0.0.1", 0))
-        self.listen = probe.getsockname()[1]
-        probe.close()
+        # Against a hang: the command that is taken was sent before, in the same thread.
+        self.socket.settimeout(60.0)
+        self.listen = free_port()
         self.state: Any = np.zeros((), driver.STATE)
         self.state["quat"] = (1.0, 0.0, 0.0, 0.0)
 
@@ -74,7 +79,18 @@ class Vendor:
         return self.socket.getsockname()
 
     def connect(self, names: tuple[str, ...]) -> Any:
-        """Make the driver's robot, while packets come."""
+        """Make the driver's robot, while packets come.
+
+        On a busy machine none may come within the driver's second, or another process may have
+        taken the port: then again.
+        """
+        for _ in range(20):
+            with contextlib.suppress(Refused):
+                return self._connect(names)
+            self.listen = free_port()
+        return self._connect(names)
+
+    def _connect(self, names: tuple[str, ...]) -> Any:
         made = threading.Event()
 
         def call() -> None:

@@ -97,7 +97,7 @@ def test_wandb_writes_a_run_that_can_be_sent_later(tmp_path: Path) -> None:
     rows: dict[int, dict[str, float]] = {}
     config: dict[str, str] = {}
     # A process of wandb's own writes the file, and is not always done when the run is finished.
-    end = time.monotonic() + 30.0
+    end = time.monotonic() + 300.0
     while not is_whole(path) and time.monotonic() < end:
         time.sleep(0.05)
     for record in wandb_records(path):

@@ -112,6 +112,7 @@ SCENARIOS: dict[Fault, Callable[[Bench], None]] = {
     Fault.EFFORT: lambda bench: blocked(bench),
     Fault.OPERATOR_SILENT: asking(lambda: Asked(values=np.ones(3), age=0.6)),
     Fault.OPERATOR_INVALID: asking(lambda: Asked(values=np.full(3, math.nan))),
+    Fault.OPERATOR_LOST: asking(lambda: Asked(values=np.zeros(3), lost=True)),
     Fault.OVERRUN: at_read(lambda bench: bench.time.sleep(0.03), once=True),
     Fault.LOOP_STALLED: at_read(lambda bench: bench.time.sleep(0.7), once=True),
     Fault.READ_FAILED: at_read(fail),

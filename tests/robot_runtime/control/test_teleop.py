@@ -87,6 +87,12 @@ def test_schedules_that_are_none(text: str) -> None:
         parse_source(CONTRACT, text)
 
 
+@pytest.mark.parametrize("bad", ["4:", "x: 0,0,0", "-1: 0,0,0", "3: jump=1", "3", "nan: 0,0,0"])
+def test_the_part_of_a_schedule_that_is_wrong_is_named(bad: str) -> None:
+    with pytest.raises(BadInput, match=f"^schedule '{bad}': "):
+        parse_source(CONTRACT, f"2: 0,0,0; {bad}; 1: 0,0,0")
+
+
 def test_one_command_is_a_constant() -> None:
     source = parse_source(CONTRACT, "0.1,0.2,0.3")
     assert isinstance(source, Constant)

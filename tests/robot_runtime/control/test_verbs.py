@@ -37,6 +37,15 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_random_policy(tmp_path_factory.mktemp("policy") / "policy.onnx", SMALL))
 
 
+# The command as it is, and a machine that may be busy: see the fixture `unhurried`.
+PATIENT = """
+import functools, sys
+from robot_runtime.cli import main
+from robot_runtime.control import loop
+loop.SafetyLimits = functools.partial(loop.SafetyLimits, stall=60.0)
+sys.exit(main())
+"""
+
 Captured = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("unhurried")
 
@@ -167,7 +176,7 @@ def test_replay_names_the_first_difference(policy: str, tmp_path: Path, capsys: 
 
 def wait_for_bytes(folder: Path, wanted: int) -> None:
     """Wait until the log that grows in a folder has so many bytes."""
-    deadline, size = time.monotonic() + 60.0, 0
+    deadline, size = time.monotonic() + 300.0, 0
     while size < wanted and time.monotonic() < deadline:
         time.sleep(0.05)
         size = max((path.stat().st_size for path in folder.glob("*.part")), default=0)
@@ -210,7 +219,7 @@ def test_ctrl_c_ends_in_damping_and_a_whole_log(policy: str, tmp_path: Path) -> 
     log = tmp_path / "flight.npz"
     keys, device = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "robot_runtime.cli", "run", policy, "--robot", "mock", "--json",
+        [sys.executable, "-c", PATIENT, "run", policy, "--robot", "mock", "--json",
          "--command", "keyboard", "--log", str(log)],
         stdin=device, stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
@@ -221,7 +230,7 @@ def test_ctrl_c_ends_in_damping_and_a_whole_log(policy: str, tmp_path: Path) -> 
     wait_for_bytes(tmp_path, written + 20_000)
     # To the whole group, as a terminal does: also to the process that writes the log.
     os.killpg(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     os.close(keys)
     os.close(device)
     assert process.returncode == 0
@@ -232,3 +241,42 @@ def test_ctrl_c_ends_in_damping_and_a_whole_log(policy: str, tmp_path: Path) -> 
     assert (rows["mode"][-50:] == Mode.DAMPING).all()
     assert not rows["sent_kp"][-50:].any()
     np.testing.assert_allclose(rows["asked"][rows["mode"] == Mode.POLICY][-1], [0.2, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_endless_run_that_is_told_to_end_is_damped_with_a_whole_log(
+    number: signal.Signals, policy: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "flight.npz"
+    process = subprocess.Popen(
+        [sys.executable, "-c", PATIENT, "run", policy, "--robot", "mock", "--json",
+         "--command", "0.1,0,0", "--duration", "inf", "--log", str(log)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    wait_for_bytes(tmp_path, 150_000)
+    process.send_signal(number)
+    out, said = process.communicate(timeout=300)
+    assert process.returncode == 0
+    assert b"Traceback" not in said
+    assert json.loads(out)["ended"] == "stopped"
+    rows = read_log(log).rows
+    assert (rows["mode"][-50:] == Mode.DAMPING).all()
+    assert not rows["sent_kp"][-50:].any()
+    assert os.listdir(tmp_path) == ["flight.npz"]
+
+
+def test_ctrl_c_while_the_log_is_finished_names_what_is_kept(
+    policy: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("robot_runtime.control.recorder.write_log", interrupted)
+    log = str(tmp_path / "flight.npz")
+    assert main(["run", policy, "--robot", "mock", *SHORT, "--log", log]) == 130
+    said = capsys.readouterr()
+    assert "ended          done" in said.out
+    assert "flight log" not in said.out
+    (part,) = tmp_path.iterdir()
+    assert said.err == f"surefoot run: interrupted: '{part}' has what was recorded\n"
+    assert len(read_log(part).rows) > 50
