@@ -58,7 +58,10 @@ class OnnxNetwork:
         # Loading computes whatever depends on constants alone, however long that takes. So first
         # without that, and only a graph whose step ends in time is loaded as it will run.
         for folding in (False, True):
-            self._bind(_load(model, folding=folding), contract)
+            try:
+                self._bind(_load(model, folding=folding), contract)
+            except UnicodeDecodeError:
+                raise BadInput("the graph has an input or output whose names are no text") from None
             self._warm_up()
         self.step_seconds = min(self._timed_step() for _ in range(3))
         self.reset()

@@ -331,6 +331,7 @@ def _graphs(originals: Originals) -> dict[str, bytes]:
     def node(kind: str, inputs: list[str], outputs: list[str], **attributes: Any) -> Any:
         return helper.make_node(kind, inputs, outputs, **attributes)
 
+    plain = split(originals.policy).model
     weight = tensor("w", np.ones((dim, actions), np.float32))
     last = node("MatMul", ["x", "w"], ["actions"])
     sized = {
@@ -421,6 +422,10 @@ def _graphs(originals: Originals) -> dict[str, bytes]:
             [node("Add", ["obs", "y"], ["x"]), node("Identity", ["x"], ["y"]), last], weight
         ),
         "no operators": model([], weight),
+        **{
+            f"{what} that is no text": plain.replace(name, name[:-1] + b"\xdf")
+            for what, name in (("axis", b"batch"), ("input", b"obs"), ("output", b"actions"))
+        },
     }
 
 
