@@ -24,14 +24,12 @@ def gait_phase(clock: PhaseClock, elapsed: Array, command: Array, xp: object) ->
         ``(..., len(offsets))``.
     """
     ns: Array = xp
-    time = ns.asarray(elapsed)
-    offsets = ns.asarray(
-        np.array(clock.offsets) + clock.start, dtype=ns.float64, device=time.device
-    )
-    cycles = ns.astype(time, ns.float64)[..., None] / clock.period + offsets
+    time = ns.asarray(elapsed, dtype=ns.float64)[..., None]
     # A cycle ends a rounding error early rather than late: 1 and 0 are the same phase.
-    cycles = cycles + 1e-9
-    cycles = ns.maximum(cycles - ns.floor(cycles) - 1e-9, ns.zeros_like(cycles))
+    starts = [clock.start + offset + 1e-9 for offset in clock.offsets]
+    cycles = time / clock.period + ns.asarray(starts, dtype=ns.float64, device=time.device)
+    cycles = cycles - ns.floor(cycles) - 1e-9
+    cycles = ns.maximum(cycles, ns.zeros_like(cycles))
     if clock.stand == "fixed":
         standing = is_standing(clock, command)[..., None]
         cycles = ns.where(standing, ns.full_like(cycles, clock.stand_phase), cycles)

@@ -17,8 +17,9 @@ def rotate(quat: Array, vec: Array) -> Array:
     Returns:
         The vectors in the world frame, shape ``(..., 3)``.
     """
-    twice = 2.0 * cross(quat[..., 1:4], vec)
-    return vec + quat[..., 0:1] * twice + cross(quat[..., 1:4], twice)
+    axis = quat[..., 1:4]
+    twice = 2.0 * cross(axis, vec)
+    return vec + quat[..., 0:1] * twice + cross(axis, twice)
 
 
 def rotate_inverse(quat: Array, vec: Array) -> Array:
@@ -31,8 +32,9 @@ def rotate_inverse(quat: Array, vec: Array) -> Array:
     Returns:
         The vectors in the body frame, shape ``(..., 3)``.
     """
-    twice = 2.0 * cross(vec, quat[..., 1:4])
-    return vec + quat[..., 0:1] * twice + cross(twice, quat[..., 1:4])
+    axis = quat[..., 1:4]
+    twice = 2.0 * cross(vec, axis)
+    return vec + quat[..., 0:1] * twice + cross(twice, axis)
 
 
 def projected_gravity(quat: Array) -> Array:
@@ -45,10 +47,9 @@ def projected_gravity(quat: Array) -> Array:
         Unit vectors, body frame, shape ``(..., 3)``; (0, 0, -1) when upright.
     """
     xp = array_namespace(quat)
-    w, x, y, z = quat[..., 0], quat[..., 1], quat[..., 2], quat[..., 3]
-    return xp.stack(
-        [2.0 * (w * y - x * z), -2.0 * (w * x + y * z), 2.0 * (x * x + y * y) - 1.0], axis=-1
-    )
+    w, x, y, z = xp.unstack(quat, axis=-1)
+    _, x2, y2, z2 = xp.unstack(2.0 * quat, axis=-1)
+    return xp.stack([w * y2 - x * z2, -w * x2 - y * z2, x * x2 + y * y2 - 1.0], axis=-1)
 
 
 def multiply(left: Array, right: Array) -> Array:
@@ -103,6 +104,6 @@ def euler_xyz(quat: Array) -> Array:
 def cross(left: Array, right: Array) -> Array:
     """Cross product over the last axis, shape ``(..., 3)``."""
     xp = array_namespace(left, right)
-    a, b, c = left[..., 0], left[..., 1], left[..., 2]
-    x, y, z = right[..., 0], right[..., 1], right[..., 2]
-    return xp.stack([b * z - c * y, c * x - a * z, a * y - b * x], axis=-1)
+    if left.ndim != right.ndim:
+        left, right = xp.broadcast_arrays(left, right)
+    return xp.linalg.cross(left, right, axis=-1)

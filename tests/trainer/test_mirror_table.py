@@ -55,8 +55,8 @@ def test_signs_of_a_quadruped_by_hand(table: MirrorTable) -> None:
         assert image[f"{term}[RR_thigh_joint]"] == (f"{term}[RL_thigh_joint]", 1.0)
         assert image[f"{term}[RL_calf_joint]"] == (f"{term}[RR_calf_joint]", 1.0)
     # The trot's mirror image is the trot half a cycle later.
-    assert image["phase_sin[0]"] == ("phase_sin[0]", -1.0)
-    assert image["phase_cos[0]"] == ("phase_cos[0]", -1.0)
+    assert image["phase[sin 0]"] == ("phase[sin 0]", -1.0)
+    assert image["phase[cos 0]"] == ("phase[cos 0]", -1.0)
 
 
 def test_applied_twice_it_is_the_identity(table: MirrorTable) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer.envs.saved import check_shapes
@@ -62,11 +64,12 @@ class Episodes:
             foot_pos_w=torch.zeros(num_envs, num_feet, 3),
         )
 
-    def begin(self, rows: Tensor) -> None:
-        """Begin the next episode of rows, int64, shape (k,): a new number, everything else zero."""
-        self.number[rows] += 1
+    def begin(self, rows: NDArray[np.int64]) -> None:
+        """Begin the next episode of rows, shape (k,): a new number, everything else zero."""
+        # Through NumPy, which writes a few rows in a third of the time that torch takes.
+        self.number.numpy()[rows] += 1
         for name in _PER_EPISODE:
-            getattr(self, name)[rows] = 0
+            getattr(self, name).numpy()[rows] = 0
 
     def state_dict(self) -> dict[str, Tensor]:
         """Copies of all fields."""

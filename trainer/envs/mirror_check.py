@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from robot_runtime.errors import Refused
+from robot_runtime.policy.contract import PHASE_SOURCES
 from robot_runtime.policy.labels import observation_labels
 from trainer.env import Observations
 from trainer.envs.config import RobotEnvConfig
@@ -180,7 +181,7 @@ def _demand_mirrored(
         term.name
         for block in contract.observation
         for term in block.terms
-        if term.source in ("command", "last_action", "phase_sin", "phase_cos")
+        if term.source in ("command", "last_action", *PHASE_SOURCES)
     )
     for group, values in obs.items():
         image, actual = table.obs[group].apply(values[:_PAIRS]), values[_PAIRS:]

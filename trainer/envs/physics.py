@@ -257,9 +257,8 @@ class BatchedPhysics:
             rows: Row numbers, shape (k,).
             params: The new values of these rows, leading shape (k,).
         """
-        index = torch.from_numpy(rows)
         for name in _PARAMS:
-            getattr(self.params, name)[index] = getattr(params, name).clone()
+            getattr(self.params, name).numpy()[rows] = getattr(params, name).numpy()
         # Every geom, so that the larger of two frictions, which MuJoCo takes, is the drawn one.
         self._friction[rows, :, 0] = params.friction.numpy()[:, None]
         mass = params.base_mass.numpy().astype(np.float64)

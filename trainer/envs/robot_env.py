@@ -26,6 +26,8 @@ from trainer.envs.episodes import Episodes
 from trainer.envs.ground import HeightScan, make_site
 from trainer.envs.levels import TerrainLevels
 from trainer.envs.model import build_model, find_bodies, find_geoms
+from trainer.envs.motion_features import GROUP as MOTION_GROUP
+from trainer.envs.motion_features import motion_features, motion_labels
 from trainer.envs.physics import BatchedPhysics, PhysicsState
 from trainer.envs.privileged import privileged_dim, privileged_observation
 from trainer.envs.random import Stream, row_keys, uniform
@@ -52,7 +54,13 @@ class RobotEnv:
         config: Robot, contract and task.
         action_space: The joints that actions move, and where actions stop having an effect.
         physics: The simulated robots, to look at or to render.
+        offers: Observation groups that `offer` adds; ``amp`` is what a reference motion is compared
+            with (`trainer.envs.motion_features`).
+        feature_names: What is in a group, feature by feature.
+        step_dt: Duration of a step, [s].
     """
+
+    offers = (MOTION_GROUP,)
 
     def __init__(
         self,
@@ -120,6 +128,8 @@ class RobotEnv:
             "policy": contract.observation_dim,
             "critic": contract.observation_dim + privileged_dim(len(feet)),
         }
+        self.feature_names = {MOTION_GROUP: motion_labels([j.name for j in contract.joints])}
+        self.step_dt = contract.timing.control_dt
         self._scan = None
         if config.scan is not None:
             base_height = config.robot.profile.base_height
@@ -195,6 +205,10 @@ class RobotEnv:
             final_obs=self._out(final_obs),
             log=log,
         )
+
+    def offer(self, name: str) -> None:
+        """Give an observation group of `offers` from now on."""
+        self.obs_dims = {**self.obs_dims, name: len(self.feature_names[name])}
 
     @property
     def robot_state(self) -> RobotState:
@@ -341,7 +355,7 @@ class RobotEnv:
             return
         episodes = self._episodes
         asked = episodes.asked[rows]
-        episodes.begin(torch.from_numpy(rows))
+        episodes.begin(rows)
         self._keys[rows] = row_keys(self._seed, rows, episodes.number.numpy()[rows])
         sizes = (self._starts.num_draws, 1, _COMMAND_DRAWS)
         u = uniform(self._keys[rows], Stream.START, 0, sum(sizes)).split(sizes, dim=1)
@@ -393,7 +407,7 @@ class RobotEnv:
         error = velocity - episodes.command
         share = self._contract.timing.control_dt / self.config.rewards.mean_time_s
         episodes.mean_error = torch.lerp(episodes.mean_error, error, share)
-        elapsed = self._elapsed()
+        elapsed = state.time
         deciding = standing_command(self._contract, episodes.command)
         phase = gait_phase(clock, elapsed, deciding, array_namespace(elapsed))
         standing = is_standing(clock, deciding)
@@ -452,7 +466,7 @@ class RobotEnv:
             command=episodes.command,
             raw_action=episodes.raw_action,
             applied_action=episodes.action,
-            elapsed=self._elapsed(),
+            elapsed=self._state.time,
         )
         noise = None
         if scale > 0.0:
@@ -477,6 +491,9 @@ class RobotEnv:
         obs = {"policy": policy, "critic": torch.cat([policy, privileged], dim=-1)}
         if self._scan is not None:
             obs["scan"] = self._scan(self._base_pos_w, self._state.base_quat)
+        if MOTION_GROUP in self.obs_dims:
+            height = self._ground.base_height(self._base_pos_w, episodes.foot_pos_w)
+            obs[MOTION_GROUP] = motion_features(self._state, height)
         return obs
 
     def _elapsed(self) -> Tensor:

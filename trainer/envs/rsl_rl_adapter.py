@@ -207,7 +207,7 @@ class RslRlEnv:
             self._gives_final = False
         if self._gives_final is False:
             return None
-        cut = truncated.unsqueeze(-1)
+        cut = done.unsqueeze(-1)
         # Where nothing ended the last observations are those of the step.
         return {name: torch.where(cut, before[name], obs) for name, obs in self._obs.items()}
 

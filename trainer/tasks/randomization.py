@@ -172,9 +172,9 @@ def quat_from_euler(roll: Tensor, pitch: Tensor, yaw: Tensor) -> Tensor:
     Returns:
         Unit quaternions w, x, y, z, body to world, shape (n, 4).
     """
-    cr, sr = torch.cos(roll / 2), torch.sin(roll / 2)
-    cp, sp = torch.cos(pitch / 2), torch.sin(pitch / 2)
-    cy, sy = torch.cos(yaw / 2), torch.sin(yaw / 2)
+    half = torch.stack([roll, pitch, yaw]) / 2
+    cr, cp, cy = torch.cos(half).unbind()
+    sr, sp, sy = torch.sin(half).unbind()
     return torch.stack(
         [
             cr * cp * cy + sr * sp * sy,

@@ -121,8 +121,7 @@ def _observation() -> ObservationBlock:
             _term("joint_pos", "joint_pos_rel", clip=3.0, noise=0.01),
             _term("joint_vel", "joint_vel", scale=0.05, clip=40.0, noise=0.75),
             _term("last_action", "last_action"),
-            _term("phase_sin", "phase_sin"),
-            _term("phase_cos", "phase_cos"),
+            _term("phase", "phase_sin_cos"),
         ),
         history=HistorySpec(
             length=1,
