@@ -47,7 +47,7 @@ def projected_gravity(quat: Array) -> Array:
         Unit vectors, body frame, shape ``(..., 3)``; (0, 0, -1) when upright.
     """
     xp = array_namespace(quat)
-    w, x, y, z = xp.unstack(quat, axis=-1)
+    w, x, y, _ = xp.unstack(quat, axis=-1)
     _, x2, y2, z2 = xp.unstack(2.0 * quat, axis=-1)
     return xp.stack([w * y2 - x * z2, -w * x2 - y * z2, x * x2 + y * y2 - 1.0], axis=-1)
 
