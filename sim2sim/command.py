@@ -10,6 +10,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -29,6 +30,7 @@ from sim2sim.scenarios import (
     Scenario,
     command_scenario,
     disturbed_scenario,
+    drawn_command_scenario,
     nominal_scenario,
     nominal_schedule,
 )
@@ -40,7 +42,8 @@ _PROG = "surefoot sim2sim"
 _EPILOG = """\
 What is run:
   the nominal schedule (stand 2 s, 0.5 m/s forward 4 s, 0.3 m/s sideways 4 s, turn at 0.8 rad/s 4 s,
-  stop 2 s) from drawn starts, the same with drawn disturbances, or one constant command.
+  stop 2 s) from drawn starts, the same with drawn disturbances, or one constant command, from the
+  model's own pose or, with --scenarios, from as many drawn starts.
 
 Exit codes: 0 passed, 1 failed a check, 2 bad input or refused.
 
@@ -48,6 +51,7 @@ examples:
   surefoot sim2sim policy.onnx --report page.html
   surefoot sim2sim policy.onnx --scenarios 20 --disturbed 200 --seed 7 --json
   surefoot sim2sim policy.onnx --model scene.xml --command 0.5,0,0 --duration 20
+  surefoot sim2sim policy.onnx --command 0.5,0,0 --scenarios 10
 """
 
 _KEPT_RUNS = 20
@@ -121,9 +125,7 @@ def _parse(argv: list[str]) -> Namespace:
     parser.add_argument(
         "--model", type=Path, metavar="SCENE.XML", help="a MuJoCo scene instead of the robot model"
     )
-    parser.add_argument(
-        "--scenarios", type=int, default=5, metavar="N", help="nominal runs (default 5)"
-    )
+    parser.add_argument("--scenarios", type=int, metavar="N", help="nominal runs (default 5)")
     parser.add_argument(
         "--disturbed", type=int, default=0, metavar="N", help="disturbed runs (default 0)"
     )
@@ -131,7 +133,7 @@ def _parse(argv: list[str]) -> Namespace:
     parser.add_argument(
         "--command",
         metavar="VX,VY,WZ",
-        help="one run with this constant command instead; also channel=number,...",
+        help="this constant command instead, once or --scenarios times; also channel=number,...",
     )
     parser.add_argument(
         "--duration", type=float, default=20.0, metavar="S", help="its length (default 20 s)"
@@ -193,22 +195,36 @@ def _thresholds(args: Namespace) -> Thresholds:
 def _scenarios(contract: PolicyContract, args: Namespace) -> tuple[list[Scenario], list[str]]:
     """What to run, and what had to be left out or clipped."""
     for name in ("scenarios", "disturbed", "seed", "workers"):
-        if getattr(args, name) < 0:
+        if (getattr(args, name) or 0) < 0:
             raise BadInput(f"--{name} {getattr(args, name)}: expected a number of at least 0")
     if args.command is not None:
-        if not (math.isfinite(args.duration) and args.duration >= 2.0):
-            raise BadInput(f"--duration {args.duration}: expected at least 2 s")
-        command = parse_command(contract, args.command)
-        scenario, notes = command_scenario(contract, command, args.duration)
-        return [scenario], notes
-    if args.scenarios + args.disturbed == 0:
+        return _command_scenarios(contract, args)
+    count = 5 if args.scenarios is None else args.scenarios
+    if count + args.disturbed == 0:
         raise BadInput("nothing to run: --scenarios and --disturbed are both 0")
     segments, notes = nominal_schedule(contract)
     if not segments:
         raise BadInput(f"the nominal schedule is empty for this policy: {'; '.join(notes)}")
-    nominal = [nominal_scenario(contract, args.seed, i) for i in range(args.scenarios)]
+    nominal = [nominal_scenario(contract, args.seed, i) for i in range(count)]
     disturbed = [disturbed_scenario(contract, args.seed, i) for i in range(args.disturbed)]
     return nominal + disturbed, notes
+
+
+def _command_scenarios(
+    contract: PolicyContract, args: Namespace
+) -> tuple[list[Scenario], list[str]]:
+    if not (math.isfinite(args.duration) and args.duration >= 2.0):
+        raise BadInput(f"--duration {args.duration}: expected at least 2 s")
+    if args.disturbed:
+        raise BadInput("--disturbed: with --command nothing but the start is drawn")
+    if args.scenarios == 0:
+        raise BadInput("nothing to run: --scenarios is 0")
+    command = parse_command(contract, args.command)
+    scenario, notes = command_scenario(contract, command, args.duration)
+    if args.scenarios is None:
+        return [scenario], notes
+    draw = partial(drawn_command_scenario, contract, command, args.duration, args.seed)
+    return [draw(i) for i in range(args.scenarios)], notes
 
 
 def _workers(asked: int, runs: int) -> int:

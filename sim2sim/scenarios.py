@@ -5,6 +5,7 @@ A draw depends on (seed, kind, index) alone, never on how many scenarios run or 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ class Scenario:
     @property
     def name(self) -> str:
         """Name for people: family, seed and number."""
-        return self.kind if self.kind == "command" else f"{self.kind} {self.seed}/{self.index}"
+        return self.kind if self.start is None else f"{self.kind} {self.seed}/{self.index}"
 
     @property
     def duration(self) -> float:
@@ -169,6 +170,15 @@ def command_scenario(
         kind="command", seed=0, index=0, segments=(segment,), start=None, disturbance=None
     )
     return scenario, notes
+
+
+def drawn_command_scenario(
+    contract: PolicyContract, command: NDArray[np.float64], duration: float, seed: int, index: int
+) -> Scenario:
+    """One constant command, clipped to the contract's ranges, from a drawn start."""
+    scenario, _ = command_scenario(contract, command, duration)
+    start = _draw_start(contract, np.random.default_rng([seed, 2, index]))
+    return dataclasses.replace(scenario, seed=seed, index=index, start=start)
 
 
 def nominal_schedule(contract: PolicyContract) -> tuple[tuple[Segment, ...], list[str]]:

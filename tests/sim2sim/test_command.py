@@ -57,6 +57,21 @@ def test_json_is_json_and_nothing_else(
     assert result["segments"][0]["command"] == [0.0, 0.0, 0.0]
 
 
+def test_a_command_from_drawn_starts(
+    still_policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = _run(capsys, still_policy, *STAND, "--scenarios", "3", "--seed", "4", "--json")
+    runs = json.loads(out)["runs"]
+    assert code == 0
+    assert [(run["kind"], run["seed"], run["index"]) for run in runs] == [
+        ("command", 4, 0),
+        ("command", 4, 1),
+        ("command", 4, 2),
+    ]
+    # Other starts, other runs.
+    assert len({json.dumps(run["metrics"]) for run in runs}) == 3
+
+
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = _run(capsys, "--help")
     assert code == 0
@@ -76,6 +91,8 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
         (["{policy}", "--command", "fast"], "'fast'"),
         (["{policy}", "--command", "jump=1"], "'jump'"),
         (["{policy}", "--command", "0,0,0", "--duration", "nan"], "--duration"),
+        (["{policy}", "--command", "0,0,0", "--disturbed", "1"], "--disturbed"),
+        (["{policy}", "--command", "0,0,0", "--scenarios", "0"], "nothing to run"),
         (["{policy}", "--max-lin-vel-error", "nan"], "--max-lin-vel-error"),
         (["{policy}", "--report", "{tiny}/x"], "tiny"),
         (["{policy}", "--report", "/"], "is a folder"),
