@@ -1,0 +1,1 @@
+"""Rewards beside the task's: curiosity and motion priors."""
