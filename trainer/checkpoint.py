@@ -12,7 +12,7 @@ import pickle
 import platform
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ class Checkpoint:
         config: Settings of the run; `config.seed` is its seed.
         obs_dims: Length of each observation group.
         num_actions: Length of an action.
+        extensions: State of what changes the reward, by name.
         action_sizes: How many choices each index of an action has; empty for a continuous one.
         iteration: Iterations done.
         env_steps: Environment steps done, over all environments.
@@ -75,6 +76,7 @@ class Checkpoint:
     contract: str | None
     trace: Trace | None
     action_sizes: tuple[int, ...] = ()
+    extensions: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -92,9 +94,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "contract": (str, type(None)),
     "trace": (dict, type(None)),
     "action_sizes": (tuple, list),
+    "extensions": (dict,),
 }
 
-_LATER: dict[str, Any] = {"action_sizes": ()}
+_LATER: dict[str, Any] = {"action_sizes": (), "extensions": {}}
 """What older files of this schema lack, and what they meant."""
 
 

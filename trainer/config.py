@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainer.extensions.config import AmpConfig, RndConfig
 from trainer.network_config import EncoderConfig, NetworkConfig
 from trainer.settings import InvalidSetting, check_range
 
@@ -15,11 +16,13 @@ __all__ = [
     "GONE_LOGGERS",
     "LATER_SETTINGS",
     "LOGGERS",
+    "AmpConfig",
     "EncoderConfig",
     "EvaluationConfig",
     "InvalidSetting",
     "NetworkConfig",
     "PPOConfig",
+    "RndConfig",
     "SymmetryConfig",
     "TrainConfig",
     "config_from_plain",
@@ -255,6 +258,12 @@ class TrainConfig:
     ppo: PPOConfig = field(default_factory=PPOConfig)
     """Settings of the algorithm."""
 
+    rnd: RndConfig = field(default_factory=RndConfig)
+    """A reward for novelty."""
+
+    amp: AmpConfig = field(default_factory=AmpConfig)
+    """A reward for moving like a reference motion."""
+
     def __post_init__(self) -> None:
         """Check every field.
 
@@ -296,6 +305,8 @@ def config_from_plain(plain: Mapping[str, Any]) -> TrainConfig:
     ppo = dict(_fields_of(PPOConfig, rest.pop("ppo"), "ppo."))
     symmetry = _fields_of(SymmetryConfig, ppo.pop("symmetry"), "ppo.symmetry.")
     evaluation = _fields_of(EvaluationConfig, rest.pop("evaluation"), "evaluation.")
+    rnd = _fields_of(RndConfig, rest.pop("rnd"), "rnd.")
+    amp = _fields_of(AmpConfig, rest.pop("amp"), "amp.")
     return TrainConfig(
         **_with_tuples(rest),
         evaluation=EvaluationConfig(**evaluation),
@@ -304,6 +315,8 @@ def config_from_plain(plain: Mapping[str, Any]) -> TrainConfig:
             encoders=tuple(EncoderConfig(**_with_tuples(one)) for one in encoders),
         ),
         ppo=PPOConfig(**ppo, symmetry=SymmetryConfig(**symmetry)),
+        rnd=RndConfig(**_with_tuples(rnd)),
+        amp=AmpConfig(**_with_tuples(amp)),
     )
 
 
@@ -335,6 +348,8 @@ def _check_loggers(names: tuple[str, ...]) -> None:
 LATER_SETTINGS: dict[str, Any] = {
     "loggers": ("tensorboard",),
     "evaluation": dataclasses.asdict(EvaluationConfig()),
+    "rnd": dataclasses.asdict(RndConfig()),
+    "amp": dataclasses.asdict(AmpConfig()),
     "network.encoders": (),
     "network.actor_groups": (),
     "network.critic_groups": (),

@@ -8,8 +8,9 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,6 +30,7 @@ from trainer.checkpoint import (
 from trainer.config import TrainConfig, config_to_plain
 from trainer.env import VecEnv
 from trainer.envs.action_space import action_space_of, require_head
+from trainer.extensions.build import make_extensions
 from trainer.evaluation import Evaluator, best_path, is_best
 from trainer.guard import screen
 from trainer.interrupt import StopOnInterrupt
@@ -144,6 +146,7 @@ class Run:
 
     Attributes:
         agent: Networks and optimizer.
+        extensions: What changes the reward, by name.
         collector: The environment and the observations to go on from.
         evaluator: The evaluations so far.
         iteration: Iterations done.
@@ -172,12 +175,15 @@ class Run:
             device=device,
             symmetry=task.symmetry,
         )
+        self.extensions = make_extensions(config, env, device)
+        extra = [name for one in self.extensions.values() for name in one.groups]
         self.collector = Collector(
             env,
             num_steps=config.ppo.num_steps,
             device=device,
             num_outputs=self.agent.actor.distribution.num_outputs,
             groups=self.agent.groups,
+            extra=tuple(dict.fromkeys(extra)),
             random_episode_length=config.random_episode_length,
         )
         self.episodes = EpisodeTracker(env.num_envs, device)
@@ -208,7 +214,12 @@ class Run:
         self.agent.anneal(self.iteration, self.config.iterations)
         metrics |= {"rollout/reward": reward.mean()} | rollout.log
         metrics |= self.actions.measure(self.agent.actor, rollout, screening.valid)
+        for extension in self.extensions.values():
+            mixed, more = extension.mix(rollout, screening.valid)
+            rollout, metrics = replace(rollout, reward=mixed), metrics | more
         metrics |= self.agent.update(rollout, screening.valid)
+        for extension in self.extensions.values():
+            metrics |= extension.update(rollout, screening.valid)
         metrics |= {"guard/quarantined_envs": screening.rows.sum()} | self.agent.faults
         values = to_floats(metrics)
         learned = time.perf_counter()
@@ -243,6 +254,7 @@ class Run:
             iteration=self.iteration,
             env_steps=self.env_steps,
             agent=self.agent.state_dict(),
+            extensions={name: one.state_dict() for name, one in self.extensions.items()},
             collector=self.collector.state_dict(),
             progress={
                 "episodes": self.episodes.state_dict(),
@@ -270,6 +282,7 @@ class Run:
             )
         try:
             self.agent.load_state_dict(checkpoint.agent)
+            self._restore_extensions(checkpoint.extensions)
             if self.collector.load_state_dict(checkpoint.collector):
                 self.episodes.load_state_dict(checkpoint.progress["episodes"])
             else:
@@ -284,3 +297,11 @@ class Run:
         self.evaluator.load_state_dict(checkpoint.progress.get("evaluation", {"returns": []}))
         self.iteration, self.env_steps = checkpoint.iteration, checkpoint.env_steps
         restore_global_rng_state(checkpoint.rng)
+
+    def _restore_extensions(self, states: dict[str, Any]) -> None:
+        """Put the extensions back; one that the checkpoint has not begins anew."""
+        for name, extension in self.extensions.items():
+            if name in states:
+                extension.load_state_dict(states[name])
+            else:
+                logger.warning("the checkpoint has no state of '%s': it begins anew", name)
