@@ -45,14 +45,18 @@ def screen(rollout: Rollout) -> Screening:
 
     A sample (s_t, a_t, r_t, what follows) is excluded when s_t or r_t is not finite, or when what
     follows is needed and is not: s_{t+1} inside an episode, the final observation at a truncated
-    step. What follows a terminated step is worth 0 whatever it is.
+    step. What follows a terminated step is worth 0 whatever it is; reward extensions look at the
+    last observation of their groups wherever an episode ends.
     """
     bad_reward = ~rollout.reward.isfinite()
     bad_obs = {name: _bad_vectors(obs) for name, obs in rollout.obs.items()}
     ended = rollout.terminated | rollout.truncated
     bad_final = _bad_vectors(rollout.final_obs) & rollout.truncated & ~rollout.terminated
     any_obs = torch.stack(list(bad_obs.values())).any(0)
+    bad_last = {name: _bad_vectors(last) & ended for name, last in rollout.last.items()}
     invalid = bad_reward | any_obs[:-1] | (any_obs[1:] & ~ended) | bad_final
+    for bad in bad_last.values():
+        invalid = invalid | bad
     # The next rollout starts from row T: an environment that is bad there is restarted as well.
     rows = invalid.any(0) | any_obs[-1]
     valid = ~invalid if rollout.valid is None else rollout.valid & ~invalid
@@ -62,6 +66,7 @@ def screen(rollout: Rollout) -> Screening:
     found: dict[str, tuple[Tensor, Tensor | None]] = {"reward": (bad_reward, None)}
     found |= {f"obs:{name}": (bad_obs[name], rollout.obs[name]) for name in bad_obs}
     found["final_obs"] = (bad_final, rollout.final_obs)
+    found |= {f"last:{name}": (bad_last[name], rollout.last[name]) for name in bad_last}
     found = {name: pair for name, pair in found.items() if bool(pair[0].any())}
     return Screening(
         valid=valid,

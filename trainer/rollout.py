@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -45,8 +45,8 @@ class Rollout:
     """What happened in T steps of N environments, as it came: not yet screened for NaN.
 
     Attributes:
-        obs: The groups that actor and critic see, each float32 ``(T + 1, N, dim)``; row t is what
-            action t was computed from, row T what comes next.
+        obs: The groups that actor, critic and reward extensions see, each float32
+            ``(T + 1, N, dim)``; row t is what action t was computed from, row T what comes next.
         final_obs: What the critic sees at the end of an episode, its groups joined, float32
             ``(T, N, dim)``; valid where truncated.
         action: Samples, ``(T, N, num_actions)``: raw actions, or what a head makes them of
@@ -60,6 +60,8 @@ class Rollout:
         valid: False where the environment did nothing but reset, bool, ``(T, N)``; None: nowhere.
         first: True where row 0 begins an episode, bool, ``(N,)``; None: everywhere.
         state: What the policy remembered before row 0; empty without a memory.
+        last: What the groups of reward extensions showed at the end of an episode, by name, each
+            ``(T, N, dim)``, valid where ended; empty if the environment cannot tell.
     """
 
     obs: dict[str, Tensor]
@@ -73,6 +75,7 @@ class Rollout:
     valid: Tensor | None = None
     first: Tensor | None = None
     state: State = ()
+    last: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
 
     @property
     def ended(self) -> Tensor:
@@ -83,6 +86,18 @@ class Rollout:
         """Return where an episode begins with the step, bool, ``(T, N)``."""
         first = torch.ones_like(self.ended[0]) if self.first is None else self.first
         return torch.cat([first.unsqueeze(0), self.ended[:-1]])
+
+    def reached(self, names: Sequence[str]) -> Tensor:
+        """Return what each step led to, groups joined, ``(T, N, dim)``.
+
+        That is s_{t+1} inside an episode and the final observation at its end, never the first one
+        of the next episode. Where the environment gives no final observation, s_t stands in.
+        """
+        ended, parts = self.ended.unsqueeze(-1), []
+        for name in names:
+            obs = self.obs[name]
+            parts.append(torch.where(ended, self.last.get(name, obs[:-1]), obs[1:]))
+        return torch.cat(parts, dim=-1)
 
 
 class Collector:
@@ -103,6 +118,7 @@ class Collector:
         device: torch.device,
         num_outputs: int | None = None,
         groups: Groups | None = None,
+        extra: Sequence[str] = (),
         random_episode_length: bool = False,
     ) -> None:
         """Allocate the storage and reset the environment.
@@ -113,12 +129,15 @@ class Collector:
             device: Where the learner lives; the environment may live elsewhere.
             num_outputs: How many numbers the policy's network gives; None: one per action.
             groups: Which observations actor and critic see; None: as with default settings.
+            extra: Groups that reward extensions see.
             random_episode_length: Whether the first episodes start at random ages.
         """
         self.env = env
         self._device = device
         self._groups = groups or groups_of(NetworkConfig(), env.obs_dims)
-        self._dims = {name: dim for name, dim in env.obs_dims.items() if name in self._groups.all}
+        seen = {*self._groups.all, *extra}
+        self._dims = {name: dim for name, dim in env.obs_dims.items() if name in seen}
+        self._final_groups = tuple(dict.fromkeys((*self._groups.critic, *extra)))
         t, n, a = num_steps, env.num_envs, env.num_actions
 
         def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -135,6 +154,7 @@ class Collector:
             log={},
             valid=empty(t, n, dtype=torch.bool),
             first=empty(n, dtype=torch.bool),
+            last={name: empty(t, n, self._dims[name]) for name in extra},
         )
         self._state: State = ()
         self._said_no_final_obs = False
@@ -172,12 +192,15 @@ class Collector:
                 self._dims,
                 self.env.num_envs,
                 self._device,
-                final_groups=self._groups.critic,
+                final_groups=self._final_groups,
             )
             store.reward[t] = result.reward
             store.terminated[t] = result.terminated
             store.truncated[t] = result.truncated
             store.final_obs[t] = self._final_obs(result.final_obs)
+            for name, last in store.last.items():
+                if result.final_obs is not None:
+                    last[t] = result.final_obs[name]
             if store.valid is not None:
                 store.valid[t] = True if result.valid is None else result.valid
             logs.append({name: torch.as_tensor(value) for name, value in result.log.items()})
@@ -186,7 +209,7 @@ class Collector:
         self._write_obs(store.reward.shape[0])
         store.log.clear()
         store.log.update(_average(logs))
-        return store
+        return replace(store, last={}) if self._said_no_final_obs else store
 
     def reset_rows(self, rows: Tensor) -> None:
         """Restart environments, bool ``(N,)``, so that the next rollout begins with them fresh."""
