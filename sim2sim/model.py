@@ -7,6 +7,7 @@ file would override the policy's PD. Gains are set on the way by `actuation.py`.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.spec import MIN_PERIOD
 from robot_runtime.robots import load_model, read_model
 from sim2sim.doctor import JOINT_TRANSMISSIONS, Finding, examine, free_joint, joint_ids
+
+_LOG = logging.getLogger(__name__)
 
 LARGEST_STEP = 0.005
 """Largest physics step that is taken unasked, [s]."""
@@ -182,10 +185,16 @@ def read_spec(path: Path) -> mujoco.MjSpec:
     Raises:
         BadInput: MuJoCo cannot read it; the message is MuJoCo's.
     """
+    # Without a handler MuJoCo writes MUJOCO_LOG.TXT into the current folder.
+    mujoco.set_mju_user_warning(_log_warning)
     try:
         return mujoco.MjSpec.from_file(str(path))
     except (ValueError, mujoco.FatalError) as error:
         raise BadInput(f"cannot read model '{path}': {error}") from error
+
+
+def _log_warning(text: str) -> None:
+    _LOG.debug("MuJoCo: %s", text)
 
 
 def _compile(spec: mujoco.MjSpec, path: Path) -> mujoco.MjModel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable
 
 import mujoco
@@ -14,8 +13,6 @@ from robot_runtime.policy.rotation import rotate_inverse
 from robot_runtime.policy.state import JointCommand, RobotState
 from sim2sim.actuation import make_drive
 from sim2sim.model import SimModel
-
-_LOG = logging.getLogger(__name__)
 
 
 class PhysicsFault(GateFailed):
@@ -40,8 +37,6 @@ class MujocoRobot:
         Args:
             sim: The bound model.
         """
-        # Without a handler MuJoCo writes MUJOCO_LOG.TXT into the current folder.
-        mujoco.set_mju_user_warning(_log_warning)
         self.sim = sim
         self.model = copy.copy(sim.mj)
         self.data = mujoco.MjData(self.model)
@@ -145,7 +140,3 @@ class MujocoRobot:
             ]
             raised = [n for n, count in zip(names, numbers, strict=True) if count]
             raise PhysicsFault(f"MuJoCo warned at {self.time:.3f} s: {', '.join(raised)}")
-
-
-def _log_warning(text: str) -> None:
-    _LOG.debug("MuJoCo: %s", text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from robot_runtime.robots import load_model, model_names, read_model
 if TYPE_CHECKING:
     import mujoco
 
+_LOG = logging.getLogger(__name__)
 _MAX_XML = 2**25
 
 
@@ -167,6 +169,8 @@ def read_model_facts(where: str) -> ModelFacts:
     import mujoco
 
     path, digest = _find(where)
+    # Without a handler MuJoCo writes MUJOCO_LOG.TXT into the current folder.
+    mujoco.set_mju_user_warning(lambda text: _LOG.debug("MuJoCo: %s", text))
     try:
         model = mujoco.MjModel.from_xml_path(str(path))
     except Exception as error:

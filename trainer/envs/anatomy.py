@@ -8,6 +8,7 @@ import mujoco
 
 from robot_runtime.errors import BadInput
 from robot_runtime.robots import RobotModel
+from trainer.envs.model import log_warnings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +49,7 @@ def anatomy_of(robot: RobotModel) -> Anatomy:
             the base has no name.
     """
     profile = robot.profile
+    log_warnings()
     model = mujoco.MjModel.from_xml_path(str(robot.xml_path))
     data = mujoco.MjData(model)
     key = _id(model, mujoco.mjtObj.mjOBJ_KEY, profile.keyframe, robot)

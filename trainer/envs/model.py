@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.spec import ImuSpec, Joint
 from robot_runtime.robots import RobotModel
 from trainer.envs.terrain import HeightField
+
+_LOGGER = logging.getLogger(__name__)
 
 # Below its lowest point, [m].
 _GROUND_THICKNESS = 0.5
@@ -62,6 +65,7 @@ def build_model(
         BadInput: The model cannot be read, or lacks a joint, the base, a geom by name or a floor.
         Refused: The contract asks for what its actuator form cannot do, or would diverge.
     """
+    log_warnings()
     try:
         spec = mujoco.MjSpec.from_file(str(xml_path))
     except (ValueError, OSError) as error:
@@ -192,7 +196,14 @@ def imu_mount(robot: RobotModel) -> ImuSpec:
     )
 
 
+def log_warnings() -> None:
+    """Send MuJoCo's warnings to our log instead of stderr and a file in the working folder."""
+    if mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(lambda text: _LOGGER.debug("MuJoCo: %s", text))
+
+
 def _at_zero(robot: RobotModel) -> tuple[mujoco.MjModel, mujoco.MjData]:
+    log_warnings()
     model = mujoco.MjModel.from_xml_path(str(robot.xml_path))
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)

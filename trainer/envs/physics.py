@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from robot_runtime.policy.actuator import Actuator
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.state import JointTargets
-from trainer.envs.model import base_addresses, joint_addresses
+from trainer.envs.model import base_addresses, joint_addresses, log_warnings
 from trainer.envs.saved import check_shapes
 
 _LOGGER = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class BatchedPhysics:
             num_threads: C threads to step on; None for one per usable core. Results are the
                 same for any number.
         """
-        _log_warnings_of_mujoco()
+        log_warnings()
         self.num_envs = num_envs
         self._model = model
         self._damping_inside = contract.actuator.damping == "actuator"
@@ -362,9 +362,3 @@ def _columns(addresses: NDArray[np.int64]) -> slice | torch.Tensor:
     if np.array_equal(addresses, np.arange(first, first + len(addresses))):
         return slice(first, first + len(addresses))
     return torch.from_numpy(addresses)
-
-
-def _log_warnings_of_mujoco() -> None:
-    """Send MuJoCo's warnings to our log instead of stderr and a file in the working folder."""
-    if mujoco.get_mju_user_warning() is None:
-        mujoco.set_mju_user_warning(lambda text: _LOGGER.debug("MuJoCo: %s", text))
