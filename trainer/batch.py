@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trainer.config import PPOConfig
+from trainer.distributed import ALONE, Peers
 from trainer.networks.actor_critic import Actor, Critic
 from trainer.networks.groups import Groups, observed
 from trainer.networks.head import Constants
@@ -106,6 +107,8 @@ class Batch:
         """See `Samples`."""
         if standardize:
             self.standardize_advantage(units)
+        if len(units) < 2:
+            return None
         return self.take(torch.cat([units, units + self.num_samples]) if images else units)
 
 
@@ -119,6 +122,7 @@ def make_batch(
     config: PPOConfig,
     groups: Groups,
     images: Images | None,
+    peers: Peers = ALONE,
 ) -> Batch:
     """Compute values and returns and pack a rollout, without the samples that are excluded.
 
@@ -130,9 +134,11 @@ def make_batch(
         config: Settings.
         groups: Which observations actor and critic see.
         images: If given, the mirror images are packed too.
+        peers: Processes that the statistics are taken over.
     """
     values = rollout_values(rollout, critic, groups.critic)
-    table = make_table(rollout, values, valid, actor.distribution, config=config, images=images)
+    how = {"config": config, "images": images, "peers": peers}
+    table = make_table(rollout, values, valid, actor.distribution, **how)
     inputs = {"actor_in": kept(observed(rollout.obs, groups.actor)[:-1], valid)}
     if groups.critic != groups.actor:
         inputs["critic_in"] = kept(observed(rollout.obs, groups.critic)[:-1], valid)

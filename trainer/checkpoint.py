@@ -48,6 +48,8 @@ class Checkpoint:
         obs_dims: Length of each observation group.
         num_actions: Length of an action.
         extensions: State of what changes the reward, by name.
+        others: What the other processes of the run have for themselves, by rank from 1: their
+            environments, episodes, random states.
         action_sizes: How many choices each index of an action has; empty for a continuous one.
         iteration: Iterations done.
         env_steps: Environment steps done, over all environments.
@@ -76,6 +78,7 @@ class Checkpoint:
     contract: str | None
     trace: Trace | None
     action_sizes: tuple[int, ...] = ()
+    others: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     extensions: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -95,9 +98,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "trace": (dict, type(None)),
     "action_sizes": (tuple, list),
     "extensions": (dict,),
+    "others": (list,),
 }
 
-_LATER: dict[str, Any] = {"action_sizes": (), "extensions": {}}
+_LATER: dict[str, Any] = {"action_sizes": (), "extensions": {}, "others": []}
 """What older files of this schema lack, and what they meant."""
 
 

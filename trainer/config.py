@@ -223,7 +223,7 @@ class TrainConfig:
     """Everything that makes a run, apart from the environment."""
 
     num_envs: int = 256
-    """Environments stepped together."""
+    """Environments stepped together, in each process."""
 
     iterations: int = 500
     """Iterations of the whole run; a resumed run counts those that are already done."""
@@ -236,6 +236,9 @@ class TrainConfig:
 
     checkpoint_every: int = 50
     """Iterations between two checkpoints; there is always one at the end."""
+
+    compare_every: int = 50
+    """Iterations between two comparisons of the weights of several processes; 0: none."""
 
     random_episode_length: bool = True
     """Whether the first episodes start at random ages, so that time limits do not coincide."""
@@ -272,7 +275,7 @@ class TrainConfig:
         """
         for name in ("num_envs", "iterations", "checkpoint_every", "torch_threads"):
             check_range(self, name, low=1)
-        for name in ("seed", "sim_threads"):
+        for name in ("seed", "sim_threads", "compare_every"):
             check_range(self, name, low=0)
         _check_loggers(self.loggers)
         samples = self.num_envs * self.ppo.num_steps
@@ -347,6 +350,7 @@ def _check_loggers(names: tuple[str, ...]) -> None:
 
 LATER_SETTINGS: dict[str, Any] = {
     "loggers": ("tensorboard",),
+    "compare_every": 50,
     "evaluation": dataclasses.asdict(EvaluationConfig()),
     "rnd": dataclasses.asdict(RndConfig()),
     "amp": dataclasses.asdict(AmpConfig()),

@@ -145,17 +145,20 @@ class Evaluator:
         returns: Mean returns of the evaluations so far.
     """
 
-    def __init__(self, config: EvaluationConfig, env: VecEnv | None) -> None:
+    def __init__(
+        self, config: EvaluationConfig, env: VecEnv | None, *, needed: bool = True
+    ) -> None:
         """Take the environments.
 
         Args:
             config: When, and when the run ends.
             env: Environments that nothing else steps; None where nothing is evaluated.
+            needed: Whether there must be some; another process may have them.
 
         Raises:
             BadInput: The settings ask for evaluations and there is no environment.
         """
-        if config.every and env is None:
+        if config.every and env is None and needed:
             raise BadInput(
                 f"evaluation.every = {config.every}, and there is no environment to evaluate in: "
                 "give train() an eval_env"

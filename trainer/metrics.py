@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from robot_runtime.errors import BadInput
+from robot_runtime.files import atomic_write
 from trainer.loggers import TENSORBOARD_FOLDER, Guarded, Scalars, ScalarWriter, open_writers
 
 __all__ = [
@@ -19,6 +24,7 @@ __all__ = [
     "TENSORBOARD_FOLDER",
     "EpisodeTracker",
     "MetricLog",
+    "NoLog",
     "read_metrics",
     "to_floats",
 ]
@@ -90,7 +96,10 @@ def to_floats(metrics: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 class MetricLog:
-    """Writes the metrics of each iteration into a run folder, and to whoever else wants them."""
+    """Writes the metrics of each iteration into a run folder, and to whoever else wants them.
+
+    While it is open the folder is taken: two runs in one would mix their lines and checkpoints.
+    """
 
     def __init__(
         self,
@@ -112,15 +121,22 @@ class MetricLog:
             writers: Writers of the caller.
 
         Raises:
+            BadInput: Another run writes into the folder, or its lines are no metrics.
             MissingExtra: The package of a writer is not installed.
         """
         path = folder / METRICS_FILE
-        kept = [line for line in _lines(path) if json.loads(line)["iteration"] <= start]
-        opened = open_writers(loggers, folder, settings or {}, start=start)
-        opened += [(type(writer).__name__, Scalars(writer)) for writer in writers]
-        self._writers = [Guarded(name, writer) for name, writer in opened]
-        path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        self._file = path.open("a", encoding="utf-8")
+        self._lock = _take(folder)
+        try:
+            kept = [line for line, row in _rows(path) if row["iteration"] <= start]
+            opened = open_writers(loggers, folder, settings or {}, start=start)
+            opened += [(type(writer).__name__, Scalars(writer)) for writer in writers]
+            self._writers = [Guarded(name, writer) for name, writer in opened]
+            with atomic_write(path) as temporary:
+                temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+            self._file = path.open("a", encoding="utf-8")
+        except BaseException:
+            os.close(self._lock)
+            raise
 
     def __enter__(self) -> MetricLog:
         """Return itself."""
@@ -132,10 +148,11 @@ class MetricLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the files."""
+        """Close the files and let go of the folder."""
         self._file.close()
         for writer in self._writers:
             writer.close()
+        os.close(self._lock)
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of an iteration, counted from 1."""
@@ -145,15 +162,81 @@ class MetricLog:
             writer.write(iteration, metrics)
 
 
+class NoLog:
+    """Takes metrics and writes none."""
+
+    def __enter__(self) -> NoLog:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Do nothing."""
+
+    def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Do nothing."""
+
+
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return what a run has logged, one dict per iteration, oldest first."""
-    return [json.loads(line) for line in _lines(folder / METRICS_FILE)]
+    """Return what a run has logged, one dict per iteration, oldest first.
+
+    Raises:
+        BadInput: It cannot be read, or a line is not what `MetricLog` writes.
+    """
+    return [row for _, row in _rows(folder / METRICS_FILE)]
 
 
-def _lines(path: Path) -> list[str]:
-    """Return the whole lines of a file; none if it does not exist."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
+def _take(folder: Path) -> int:
+    """Take a run folder for this process, and return the descriptor that holds it.
+
+    The kernel gives it back however the process ends, so that nothing has to be cleared away.
+    """
+    descriptor = -1
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+        # Where a file system has no locks there is none, and the run goes on.
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                raise BadInput(
+                    f"run folder '{folder}': another run writes into it; name another folder, or "
+                    "wait for its end"
+                ) from None
+    except OSError as error:
+        raise BadInput(f"cannot use run folder '{folder}': {error.strerror}") from error
+    return descriptor
+
+
+def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the whole lines of a file, as text and parsed; none if it does not exist."""
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"cannot read '{path}': {error}") from error
     # A line without its end was cut off by whatever ended the process.
-    return [line.removesuffix("\n") for line in text.splitlines(keepends=True) if "\n" in line]
+    lines = text.split("\n")[:-1]
+    return [(line, _row(f"'{path}' line {i}", line)) for i, line in enumerate(lines, start=1)]
+
+
+def _row(where: str, line: str) -> dict[str, Any]:
+    try:
+        row = cast("object", json.loads(line))
+    except (ValueError, RecursionError):
+        raise BadInput(f"{where} is no JSON: {line[:60]!r}") from None
+    if not isinstance(row, dict):
+        raise BadInput(f"{where} is no JSON object: {line[:60]!r}")
+    metrics = cast("dict[str, Any]", row)
+    for name, value in metrics.items():
+        # No float holds a whole number of any length.
+        if type(value) is not float and (type(value) is not int or value.bit_length() > 64):
+            raise BadInput(f"{where}: {name[:60]} is not a number")
+    if type(metrics.get("iteration")) is not int:
+        raise BadInput(f"{where} has no 'iteration', a whole number")
+    return metrics

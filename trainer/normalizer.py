@@ -5,32 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from trainer.distributed import ALONE, Peers
+from trainer.moments import merge_moments
 from trainer.symmetry import Mirror
-
-
-def merge_moments(
-    a: tuple[Tensor, Tensor, Tensor], b: tuple[Tensor, Tensor, Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the moments of two samples taken together.
-
-    Exact for any split of the data: Chan, Golub and LeVeque, "Updating formulae and a pairwise
-    algorithm for computing sample variances", 1979.
-
-    Args:
-        a: Mean, shape ``(dim,)``, population variance, shape ``(dim,)``, and count, 0-d.
-        b: The same of the other sample; one of the two counts must be above 0.
-
-    Returns:
-        Mean, population variance and count of the union.
-    """
-    mean_a, var_a, count_a = a
-    mean_b, var_b, count_b = b
-    count = count_a + count_b
-    share = count_b / count
-    delta = mean_b - mean_a
-    mean = mean_a + share * delta
-    var = var_a + share * (var_b - var_a) + share * (1.0 - share) * delta.square()
-    return mean, var, count
 
 
 class RunningNormalizer(nn.Module):
@@ -70,20 +47,20 @@ class RunningNormalizer(nn.Module):
         return x.clamp(-self.clip, self.clip) if self.clip > 0.0 else x
 
     @torch.no_grad()
-    def update(self, x: Tensor, mirror: Mirror | None = None) -> None:
+    def update(self, x: Tensor, mirror: Mirror | None = None, peers: Peers = ALONE) -> None:
         """Learn from a rollout.
 
         Args:
             x: Raw finite observations, shape ``(num_samples, dim)``; an empty one changes nothing.
             mirror: If given, the mirror images count as samples too, which makes the statistics
                 invariant under the mirror.
+            peers: Processes whose rollouts are learned from as well.
         """
-        if x.shape[0] == 0:
+        if x.shape[0] == 0 and peers.size == 1:
             return
-        x = x.double()
-        mean = x.mean(0)
-        var = (x - mean).square().mean(0)
-        count = torch.full_like(self.count, x.shape[0])
+        mean, var, count = peers.moments(x)
+        if peers.size > 1 and int(count) == 0:
+            return
         if mirror is not None:
             # The moments of the mirror images follow from those of the samples. Equal halves are
             # merged by a formula in which both stand alike, so the result is symmetric to the bit.

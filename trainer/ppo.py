@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trainer.batch import Minibatch, Samples, make_batch
 from trainer.config import InvalidSetting, NetworkConfig, PPOConfig
+from trainer.distributed import ALONE, Peers
 from trainer.envs.action_space import ActionSpace
 from trainer.guard import LastFinite
 from trainer.losses import Metrics
@@ -60,6 +61,7 @@ class PPO:
         seed: int,
         device: torch.device,
         symmetry: MirrorTable | None = None,
+        peers: Peers = ALONE,
     ) -> None:
         """Build networks and optimizer.
 
@@ -71,6 +73,8 @@ class PPO:
             seed: Seed of the weights, the exploration and the minibatches.
             device: Where everything lives.
             symmetry: The mirror table of the task, needed if the settings use one.
+            peers: Processes that learn together: exploration and minibatches have seeds of their
+                own in each.
 
         Raises:
             InvalidSetting: The settings ask for symmetry and there is no mirror table.
@@ -78,6 +82,7 @@ class PPO:
         """
         self.config = config
         self.device = device
+        self._peers = peers
         self.groups = groups_of(network, obs_dims)
         self._init_std = network.init_std
         weights = torch.Generator().manual_seed(seed)
@@ -90,10 +95,12 @@ class PPO:
         self.critic = Critic(of_critic, network, weights, trunk).to(device)
         self._images = self._make_images(symmetry, obs_dims) if config.symmetry.enabled else None
         self._states: States = {}
-        self.generator = torch.Generator(device).manual_seed(seed + 1)
+        self.generator = torch.Generator(device).manual_seed(peers.seed(seed) + 1)
         self.lr = torch.tensor(config.learning_rate, device=device)
-        parameters = [*self.actor.parameters(), *self.critic.parameters()]
-        self._optimizer = torch.optim.Adam(parameters, lr=self.lr, eps=config.adam_eps, fused=True)
+        self._parameters = [*self.actor.parameters(), *self.critic.parameters()]
+        self._optimizer = torch.optim.Adam(
+            self._parameters, lr=self.lr, eps=config.adam_eps, fused=True
+        )
         self.faults = {name: torch.zeros((), dtype=torch.int64, device=device) for name in FAULTS}
         mirror = self._images.action if self._images else None
         self._loss = Objective(self.actor, self.critic, config=config, mirror=mirror)
@@ -137,14 +144,15 @@ class PPO:
             in which case nothing is learned.
         """
         batch = self._batch(rollout, valid)
-        if batch.num_samples < 2 * self.config.minibatches:
+        if not self._peers.any(batch.num_samples >= 2 * self.config.minibatches):
             return {}
         steps = [
-            self._step(data, batch.old_constants)
+            step
             for units in self._minibatches(batch.num_units)
-            if (data := self._minibatch(batch, units)) is not None
+            if (step := self._step(self._minibatch(batch, units), batch.old_constants))
         ]
-        metrics = {name: torch.stack([step[name] for step in steps]).mean() for name in steps[0]}
+        names = steps[0] if steps else ()
+        metrics = {name: torch.stack([step[name] for step in steps]).mean() for name in names}
         metrics["value/explained_variance"] = batch.explained_variance
         self._update_normalizers(rollout, valid)
         if not self._last_finite.keep_or_restore():
@@ -156,7 +164,8 @@ class PPO:
         """Prepare a rollout for the update."""
         parts = (rollout, valid, self.actor, self.critic)
         how: dict[str, Any] = {
-            "config": self.config, "groups": self.groups, "images": self._images
+            "config": self.config, "groups": self.groups, "images": self._images,
+            "peers": self._peers,
         }  # fmt: skip
         if self.actor.rnn is None:
             return make_batch(*parts, **how)
@@ -176,14 +185,29 @@ class PPO:
         standardize = self.config.normalize_advantage == "minibatch"
         return batch.minibatch(units, images=self._images is not None, standardize=standardize)
 
-    def _step(self, data: Minibatch, old_constants: Constants) -> Metrics:
-        """Take one optimizer step on a minibatch."""
+    def _step(self, data: Minibatch | None, old_constants: Constants) -> Metrics:
+        """Take one optimizer step on a minibatch, which is made of those of all processes.
+
+        Args:
+            data: That of this one; None if it has next to nothing, and others may have more.
+            old_constants: `Head.constants` when the actions were sampled.
+
+        Returns:
+            What was measured here; empty without a minibatch.
+        """
+        if data is None and self._peers.size == 1:
+            return {}
         self._optimizer.zero_grad()
-        loss, metrics = self._loss(data, old_constants)
-        loss.backward()
-        metrics["policy/lr"] = self._adapt_lr(metrics["policy/kl"])
-        metrics["policy/grad_norm"] = self._descend()
-        return metrics
+        metrics: Metrics = {}
+        if data is not None:
+            loss, metrics = self._loss(data, old_constants)
+            loss.backward()
+        kl = metrics["policy/kl"] if data is not None else torch.zeros_like(self.lr)
+        weight = 0 if data is None else data.action.shape[0]
+        kl = self._peers.average_gradients(self._parameters, kl, weight)
+        lr, norm = self._adapt_lr(kl), self._descend()
+        merged = {"policy/kl": kl, "policy/lr": lr, "policy/grad_norm": norm}
+        return metrics | merged if metrics else {}
 
     def _adapt_lr(self, kl: Tensor) -> Tensor:
         """Let the measured divergence move the learning rate, and return a copy of it."""
@@ -233,7 +257,7 @@ class PPO:
             if isinstance(normalizer, RunningNormalizer):
                 obs = observed(rollout.obs, names)[:-1].flatten(0, 1)
                 rows = obs if valid is None else obs[valid.flatten()]
-                normalizer.update(rows, mirror)
+                normalizer.update(rows, mirror, self._peers)
             if self.critic.body is self.actor:
                 break
 
@@ -260,6 +284,16 @@ class PPO:
         state = [*self.actor.state_dict().values(), *self.critic.state_dict().values()]
         moments = [t for slot in self._optimizer.state.values() for t in slot.values()]
         return state + moments
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Return what must be equal in all processes, by name: weights, statistics, moments."""
+        moments = enumerate(self._optimizer.state.values())
+        return {
+            **{f"actor.{name}": value for name, value in self.actor.state_dict().items()},
+            **{f"critic.{name}": value for name, value in self.critic.state_dict().items()},
+            **{f"optimizer.{i}.{key}": t for i, slot in moments for key, t in slot.items()},
+            "learning_rate": self.lr,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the next update depends on, as tensors and plain containers."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trainer.batch import Minibatch
 from trainer.config import PPOConfig
+from trainer.distributed import ALONE, Peers
 from trainer.networks.actor_critic import Actor, Critic
 from trainer.networks.body import Body
 from trainer.networks.groups import Groups, observed
@@ -52,6 +53,7 @@ class SequenceBatch:
         streams: Mapping[str, list[Stream]],
         valid: Tensor | None,
         num_envs: int,
+        peers: Peers = ALONE,
     ) -> None:
         """Take the parts.
 
@@ -61,11 +63,13 @@ class SequenceBatch:
             streams: By `actor_in` and `critic_in`: the stream, and with images the mirrored one.
             valid: False where a sample is excluded, bool ``(T, N)``; None: none is.
             num_envs: Number of environments.
+            peers: Processes that the statistics are taken over.
         """
         self.num_samples, self.num_units = table.num_samples, num_envs
         self.old_constants = table.old_constants
         self.explained_variance = table.explained_variance
         self._table, self._layout, self._streams = table, layout, streams
+        self._alone = peers.size == 1
         self._valid = None if valid is None else valid.flatten().cpu()
         self._row = None if self._valid is None else self._valid.cumsum(0) - 1
 
@@ -77,11 +81,12 @@ class SequenceBatch:
         if self._valid is not None and self._row is not None:
             valid = self._valid[rows]
             step, column, rows = step[valid], column[valid], self._row[rows[valid]]
-        if len(rows) < 2:
-            return None
-        rows = rows.to(units.device)
-        if standardize:
+        few, rows = len(rows) < 2, rows.to(units.device)
+        # Other processes may have more, and all of them are needed for the statistics.
+        if standardize and not (few and self._alone):
             self._table.standardize_advantage(rows)
+        if few:
+            return None
         if images:
             rows = torch.cat([rows, rows + self.num_samples])
         inputs = {
@@ -103,6 +108,7 @@ def make_sequence_batch(
     groups: Groups,
     images: Images | None,
     states: States,
+    peers: Peers = ALONE,
 ) -> tuple[SequenceBatch, States]:
     """Compute values and returns and lay a rollout out in sequences.
 
@@ -115,6 +121,7 @@ def make_sequence_batch(
         groups: Which observations actor and critic see.
         images: If given, the mirror images are packed too.
         states: The states before the rollout, as this function returned them; empty at first.
+        peers: Processes that the statistics are taken over.
 
     Returns:
         The batch, and the states before the next rollout.
@@ -124,7 +131,8 @@ def make_sequence_batch(
     values = rollout_values(
         rollout, critic, groups.critic, before.get("actor" if shared else "critic", ())
     )
-    table = make_table(rollout, values, valid, actor.distribution, config=config, images=images)
+    how = {"config": config, "images": images, "peers": peers}
+    table = make_table(rollout, values, valid, actor.distribution, **how)
     after: States = {} if shared else {"critic": values.state}
     bodies: Mapping[str, Body] = {"actor": actor} if shared else {"actor": actor, "critic": critic}
     streams: dict[str, list[Stream]] = {}
@@ -137,7 +145,8 @@ def make_sequence_batch(
             streams[f"{name}_in"].append(image)
             after[f"{name}_image"] = _after(body, image, rollout.starts())
     num_envs = rollout.reward.shape[1]
-    return SequenceBatch(table, split(rollout.starts()), streams, valid, num_envs), after
+    layout = split(rollout.starts())
+    return SequenceBatch(table, layout, streams, valid, num_envs, peers), after
 
 
 def _stream(body: Body, obs: Tensor, state: State) -> Stream:

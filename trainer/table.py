@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from trainer.config import PPOConfig
+from trainer.distributed import ALONE, Peers
 from trainer.gae import generalized_advantages
 from trainer.losses import explained_variance
 from trainer.networks.head import Constants, Head, HeadMirror
@@ -55,8 +56,10 @@ class Table:
         num_samples: int,
         old_constants: Constants,
         explained_variance: Tensor,
+        peers: Peers = ALONE,
     ) -> None:
         """Pack columns, each ``(rows, width)``, side by side."""
+        self._peers = peers
         self.num_samples = num_samples
         self.old_constants = old_constants
         self.explained_variance = explained_variance
@@ -67,10 +70,14 @@ class Table:
         self._raw_advantage = columns["advantage"].squeeze(-1).clone()
 
     def standardize_advantage(self, rows: Tensor) -> None:
-        """Give the advantages of the samples `rows` mean 0 and deviation 1, images included."""
+        """Give the advantages of the samples `rows` mean 0 and deviation 1, images included.
+
+        With several processes the samples are those of all; this one may have none.
+        """
         column = sum(self._widths[: self._names.index("advantage")])
-        for half in range(0, self._packed.shape[0], self.num_samples):
-            self._packed[half + rows, column] = standardize(self._raw_advantage[rows])
+        advantage = standardize(self._raw_advantage[rows], self._peers)
+        for half in range(0, self._packed.shape[0], max(self.num_samples, 1)):
+            self._packed[half + rows, column] = advantage
 
     def gather(self, rows: Tensor) -> dict[str, Tensor]:
         """Return the columns of some rows, int64 ``(B,)``, by name."""
@@ -80,9 +87,26 @@ class Table:
         return {**columns, **flat}
 
 
-def standardize(x: Tensor) -> Tensor:
-    """Return `x`, shape ``(B,)``, with mean 0 and (sample) standard deviation 1."""
-    return (x - x.mean()) / (x.std() + 1e-8)
+def standardize(x: Tensor, peers: Peers = ALONE) -> Tensor:
+    """Return `x` with mean 0 and (sample) standard deviation 1 over all samples of all processes.
+
+    Args:
+        x: The samples of this process, shape ``(B,)`` or ``(B, 1)``.
+        peers: All processes.
+    """
+    if peers.size == 1:
+        return (x - x.mean()) / (x.std() + 1e-8)
+    mean, var, count = peers.moments(x.reshape(-1, 1))
+    std = (var * count / (count - 1.0).clamp(min=1.0)).sqrt()
+    return (x - mean.to(x.dtype)) / (std.to(x.dtype) + 1e-8)
+
+
+def explained(value: Tensor, returns: Tensor, peers: Peers) -> Tensor:
+    """Return how well values explain returns, both ``(B, 1)``, over all processes, 0-d."""
+    if peers.size == 1:
+        return explained_variance(value, returns)
+    _, var, _ = peers.moments(torch.cat([returns, returns - value], dim=1))
+    return (1.0 - var[1] / var[0].clamp(min=1e-12)).to(value.dtype)
 
 
 @torch.no_grad()
@@ -94,6 +118,7 @@ def make_table(
     *,
     config: PPOConfig,
     images: Images | None,
+    peers: Peers = ALONE,
 ) -> Table:
     """Compute returns and pack a rollout, without the samples that are excluded.
 
@@ -104,13 +129,14 @@ def make_table(
         head: The head of the actor that sampled it, unchanged since.
         config: Settings; discount, decay and reward scale are used.
         images: If given, the mirror images are packed too.
+        peers: Processes that the statistics are taken over.
     """
     constants = head.constants()
     columns = _columns(rollout, values, valid, head, constants, config)
     columns = {name: kept(column, valid) for name, column in columns.items()}
-    explained = explained_variance(columns["old_value"], columns["returns"])
+    how_well = explained(columns["old_value"], columns["returns"], peers)
     if config.normalize_advantage == "rollout":
-        columns["advantage"] = standardize(columns["advantage"])
+        columns["advantage"] = standardize(columns["advantage"], peers)
     num_samples = columns["action"].shape[0]
     if images is not None:
         mirrors = {"action": images.head.sample, "old_outputs": images.head.outputs}
@@ -119,7 +145,7 @@ def make_table(
             name: torch.cat([column, mirrors[name](column) if name in mirrors else column])
             for name, column in columns.items()
         }
-    return Table(columns, num_samples, constants, explained)
+    return Table(columns, num_samples, constants, how_well, peers)
 
 
 def kept(x: Tensor, valid: Tensor | None) -> Tensor:

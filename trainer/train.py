@@ -25,22 +25,32 @@ from trainer.checkpoint import (
     package_versions,
     restore_global_rng_state,
     save_checkpoint,
+    to_plain,
     trace_from_arrays,
 )
 from trainer.config import TrainConfig, config_to_plain
+from trainer.distributed import ALONE, Peers
 from trainer.env import VecEnv
 from trainer.envs.action_space import action_space_of, require_head
-from trainer.extensions.build import make_extensions
 from trainer.evaluation import Evaluator, best_path, is_best
+from trainer.extensions.build import make_extensions
 from trainer.guard import screen
 from trainer.interrupt import StopOnInterrupt
 from trainer.loggers import ScalarWriter
-from trainer.metrics import EpisodeTracker, MetricLog, to_floats
+from trainer.metrics import EpisodeTracker, MetricLog, NoLog, to_floats
 from trainer.networks.policy import DeterministicPolicy, with_states
 from trainer.ppo import PPO
 from trainer.progress import Report, Silent
 from trainer.rollout import Collector
 from trainer.tasks.base import Deployment, TaskRun
+from trainer.together import (
+    check_settings,
+    merged_metrics,
+    own_part,
+    start_alike,
+    with_part,
+    without_part,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +88,7 @@ def train(
     report: Report | None = None,
     eval_env: VecEnv | None = None,
     writers: Sequence[ScalarWriter] = (),
+    peers: Peers = ALONE,
 ) -> TrainResult:
     """Train a policy and keep checkpoints and metrics in `folder`.
 
@@ -95,6 +106,8 @@ def train(
         eval_env: Environments of its own to evaluate in, needed if the settings ask for that.
         writers: Where metrics go beside the loggers of the settings: any objects with
             ``add_scalar(name, value, step)``, the step being the iteration, from 1.
+        peers: Processes that learn together, see `trainer.torchrun.joined`. Only the first one
+            evaluates, writes and reports; `folder`, `eval_env` and `writers` are its alone.
 
     Raises:
         BadInput: The checkpoint does not fit, or has no iterations left to do, or there is nothing
@@ -103,21 +116,24 @@ def train(
         Refused: The environment breaks its interface.
     """
     torch.set_num_threads(config.torch_threads)
-    torch.manual_seed(config.seed)
-    run = Run(name, task, config, resume, eval_env)
+    torch.manual_seed(peers.seed(config.seed))
+    run = Run(name, task, config, resume, eval_env, peers)
     settings = {"task": name, **config_to_plain(config)}
-    with atomic_write(folder / "config.json") as temporary:
-        temporary.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    if peers.first:
+        with atomic_write(folder / "config.json") as temporary:
+            temporary.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     metrics: dict[str, float] = {}
     stopped: str | None = None
     with (
         MetricLog(
             folder, start=run.iteration, loggers=config.loggers, settings=settings, writers=writers
-        ) as log,
-        report or Silent() as shown,
+        )
+        if peers.first
+        else NoLog() as log,
+        (report if peers.first else None) or Silent() as shown,
         StopOnInterrupt() as stop,
     ):
-        while run.iteration < config.iterations and not stop.requested and not stopped:
+        while run.iteration < config.iterations and not stopped and not peers.any(stop.requested):
             learned, evaluated = run.step(), run.evaluate()
             metrics = learned | evaluated
             log.write(run.iteration, metrics)
@@ -125,16 +141,17 @@ def train(
             if evaluated:
                 stopped = run.evaluator.reason_to_stop()
                 if is_best(run.evaluator.returns):
-                    save_checkpoint(best_path(folder), run.checkpoint())
+                    run.keep(best_path(folder))
             if run.iteration % config.checkpoint_every == 0 and run.iteration < config.iterations:
-                save_checkpoint(checkpoint_path(folder, run.iteration), run.checkpoint())
+                run.keep(checkpoint_path(folder, run.iteration))
         checkpoint = checkpoint_path(folder, run.iteration)
-        save_checkpoint(checkpoint, run.checkpoint())
+        run.keep(checkpoint)
+        interrupted = peers.any(stop.requested)
     return TrainResult(
         checkpoint=checkpoint,
         iterations=run.iteration,
         env_steps=run.env_steps,
-        interrupted=stop.requested,
+        interrupted=interrupted,
         metrics=metrics,
         stopped=stopped if run.iteration < config.iterations else None,
         best=best_path(folder) if run.evaluator.returns else None,
@@ -160,11 +177,13 @@ class Run:
         config: TrainConfig,
         resume: Checkpoint | None = None,
         eval_env: VecEnv | None = None,
+        peers: Peers = ALONE,
     ) -> None:
         """Build the agent, reset the environment and, on resume, put everything back."""
         space = action_space_of(task.env)
         require_head(space)
-        self.name, self.task, self.config = name, task, config
+        self.name, self.task, self.config, self.peers = name, task, config, peers
+        check_settings(config, peers)
         env, device = task.env, torch.device(config.device)
         self.agent = PPO(
             env.obs_dims,
@@ -174,6 +193,7 @@ class Run:
             seed=config.seed,
             device=device,
             symmetry=task.symmetry,
+            peers=peers,
         )
         self.extensions = make_extensions(config, env, device)
         extra = [name for one in self.extensions.values() for name in one.groups]
@@ -188,11 +208,12 @@ class Run:
         )
         self.episodes = EpisodeTracker(env.num_envs, device)
         self.actions = ActionMetrics(space, self.agent.groups.actor, task.symmetry, device)
-        self.evaluator = Evaluator(config.evaluation, eval_env)
+        self.evaluator = Evaluator(config.evaluation, eval_env, needed=peers.first)
         self.iteration, self.env_steps = 0, 0
         self.faults: Counter[str] = Counter()
         if resume is not None:
             self._restore(resume)
+        start_alike(self.agent, peers)
 
     def step(self) -> dict[str, float]:
         """Run one iteration and return its metrics."""
@@ -225,14 +246,17 @@ class Run:
         learned = time.perf_counter()
         self.iteration += 1
         steps = rollout.reward.numel() if rollout.valid is None else int(rollout.valid.sum())
-        self.env_steps += steps
         values |= {
             **{name: float(count) for name, count in self.faults.items()},
             "perf/collect_seconds": collected - begin,
             "perf/learn_seconds": learned - collected,
             "perf/steps_per_second": steps / (learned - begin),
-            "progress/env_steps": float(self.env_steps),
         }
+        values, steps = merged_metrics(values, steps, self.peers)
+        self.env_steps += steps
+        values["progress/env_steps"] = float(self.env_steps)
+        if self.config.compare_every and self.iteration % self.config.compare_every == 0:
+            self.peers.check_equal(self.agent.named_tensors())
         curriculum = self.task.curriculum
         return values | (curriculum.update(values) if curriculum else {})
 
@@ -240,10 +264,25 @@ class Run:
         """Evaluate if it is time, and return the numbers to log; what is learned stays as it is."""
         if not self.evaluator.due(self.iteration):
             return {}
-        return self.evaluator.run(DeterministicPolicy(self.agent.actor), self.agent.groups.actor)
+        found: dict[str, float] = {}
+        if self.peers.first:
+            policy = DeterministicPolicy(self.agent.actor)
+            found = self.evaluator.run(policy, self.agent.groups.actor)
+        # All decide from these what is best and whether to go on.
+        self.evaluator.load_state_dict(self.peers.from_first(self.evaluator.state_dict()))
+        return self.peers.from_first(found)
+
+    def keep(self, path: Path) -> None:
+        """Write a checkpoint with what every process needs to go on."""
+        checkpoint = self.checkpoint()
+        if self.peers.size > 1:
+            part = to_plain(own_part(checkpoint), "checkpoint")
+            checkpoint = replace(checkpoint, others=self.peers.gather_to_first(part)[1:])
+        if self.peers.first:
+            save_checkpoint(path, checkpoint)
 
     def checkpoint(self) -> Checkpoint:
-        """Return everything the run goes on from, golden trace included."""
+        """Return everything this process goes on from, golden trace included."""
         deployment, env, actor = self.task.deployment, self.task.env, self.agent.actor
         return Checkpoint(
             task=self.name,
@@ -265,7 +304,7 @@ class Run:
             rng=global_rng_state(),
             versions=package_versions(),
             contract=with_states(deployment.contract_json(), actor) if deployment else None,
-            trace=self._trace(deployment) if deployment else None,
+            trace=self._trace(deployment) if deployment and self.peers.first else None,
         )
 
     def _trace(self, deployment: Deployment) -> Trace:
@@ -280,12 +319,22 @@ class Run:
                 f"the checkpoint has done {checkpoint.iteration} iterations and the run is to have "
                 f"{self.config.iterations}: ask for more with --iterations"
             )
+        number, own = 1 + len(checkpoint.others), True
+        if number != self.peers.size:
+            own, checkpoint = False, without_part(checkpoint, self.agent)
+            if self.peers.first:
+                logger.warning(
+                    "the checkpoint is of %d processes and there are %d: all episodes begin anew",
+                    number, self.peers.size,
+                )  # fmt: skip
+        elif not self.peers.first:
+            checkpoint = with_part(checkpoint, checkpoint.others[self.peers.rank - 1])
         try:
             self.agent.load_state_dict(checkpoint.agent)
             self._restore_extensions(checkpoint.extensions)
-            if self.collector.load_state_dict(checkpoint.collector):
+            if own and self.collector.load_state_dict(checkpoint.collector):
                 self.episodes.load_state_dict(checkpoint.progress["episodes"])
-            else:
+            elif own:
                 logger.warning("the environment cannot restore its episodes: they begin anew")
             if self.task.curriculum:
                 self.task.curriculum.load_state_dict(checkpoint.progress.get("curriculum", {}))

@@ -6,24 +6,27 @@ import contextlib
 import dataclasses
 import io
 import json
+import os
 import re
 import sys
 import time
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import tyro
 
 from robot_runtime.errors import BadInput, ExitCode
-from trainer.checkpoint import checkpoint_folder, find_checkpoint, load_checkpoint
+from trainer.checkpoint import Checkpoint, checkpoint_folder, find_checkpoint, load_checkpoint
 from trainer.config import EncoderConfig, NetworkConfig, TrainConfig
+from trainer.distributed import Peers
 from trainer.evaluation import SEED_OFFSET
 from trainer.loggers import require_packages
 from trainer.progress import console_report
-from trainer.tasks.base import TASKS, find_task, recipe_of
+from trainer.tasks.base import TASKS, MakeTask, find_task, recipe_of
+from trainer.torchrun import joined
 from trainer.train import TrainResult, train
 
 PROG = "surefoot train"
@@ -36,6 +39,9 @@ example:
   surefoot train {task} --iterations 300 --seed 1 --out runs/first
   surefoot train {task} --iterations 600 --resume runs/first
   tensorboard --logdir runs/first
+
+several processes, each with num_envs environments (and on cuda with a GPU of its own):
+  torchrun --standalone --nproc-per-node 4 -m trainer {task} --out runs/second
 """
 
 
@@ -86,20 +92,45 @@ def main(argv: list[str]) -> int:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise BadInput("device 'cuda' is not available: torch sees no GPU; there is: cpu")
     require_packages(config.loggers)
-    folder = _run_folder(options, resumed)
-    threads = config.sim_threads
-    task = make(
-        num_envs=config.num_envs, seed=config.seed, device=config.device, num_threads=threads
-    )
-    report = console_report(config.iterations, checkpoint.iteration if checkpoint else 0)
-    eval_env = None
-    if config.evaluation.every:
-        episodes, seed = config.evaluation.episodes, config.seed + SEED_OFFSET
-        of_its_own = make(num_envs=episodes, seed=seed, device=config.device, num_threads=threads)
-        eval_env = of_its_own.evaluation_env()
-    result = train(name, task, config, folder, resume=checkpoint, report=report, eval_env=eval_env)
-    _tell(folder, result, as_json=options.json)
+    with joined(config.device) as peers:
+        result = _train(make, options, checkpoint, resumed, peers)
     return ExitCode.INTERRUPTED if result.interrupted else ExitCode.GOOD
+
+
+def _train(
+    make: MakeTask,
+    options: Options,
+    checkpoint: Checkpoint | None,
+    resumed: Path | None,
+    peers: Peers,
+) -> TrainResult:
+    """Train as one of some processes; the first one has the folder and the console."""
+    config = options.config
+    folder = Path(peers.from_first(str(_run_folder(options, resumed)) if peers.first else ""))
+    how: dict[str, Any] = {
+        "device": config.device, "num_threads": _sim_threads(config.sim_threads, peers)
+    }  # fmt: skip
+    task = make(num_envs=config.num_envs, seed=peers.seed(config.seed), **how)
+    eval_env, report = None, None
+    if peers.first:
+        report = console_report(config.iterations, checkpoint.iteration if checkpoint else 0)
+        if config.evaluation.every:
+            episodes, seed = config.evaluation.episodes, config.seed + SEED_OFFSET
+            eval_env = make(num_envs=episodes, seed=seed, **how).evaluation_env()
+    result = train(
+        options.task, task, config, folder,
+        resume=checkpoint, report=report, eval_env=eval_env, peers=peers,
+    )  # fmt: skip
+    if peers.first:
+        _tell(folder, result, as_json=options.json)
+    return result
+
+
+def _sim_threads(asked: int, peers: Peers) -> int:
+    """Return the threads to simulate with; processes of one node share its cores."""
+    if asked or peers.size == 1:
+        return asked
+    return max(1, (os.cpu_count() or 1) // peers.local_size)
 
 
 def _task_name(argv: list[str]) -> str:
