@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from trainer.adam import Adam, clip_gradients
 from trainer.batch import Minibatch, Samples, make_batch
 from trainer.config import InvalidSetting, NetworkConfig, PPOConfig
 from trainer.distributed import ALONE, Peers
@@ -97,10 +97,12 @@ class PPO:
         self._states: States = {}
         self.generator = torch.Generator(device).manual_seed(peers.seed(seed) + 1)
         self.lr = torch.tensor(config.learning_rate, device=device)
-        self._parameters = [*self.actor.parameters(), *self.critic.parameters()]
-        self._optimizer = torch.optim.Adam(
-            self._parameters, lr=self.lr, eps=config.adam_eps, fused=True
-        )
+        parameters = [*self.actor.parameters(), *self.critic.parameters()]
+        self._optimizer = Adam(parameters, lr=self.lr, eps=config.adam_eps)
+        split = len(list(self.actor.parameters()))
+        self._clipped = [parameters] if config.grad_clip == "joint" else [
+            parameters[:split], parameters[split:]
+        ]  # fmt: skip
         self.faults = {name: torch.zeros((), dtype=torch.int64, device=device) for name in FAULTS}
         mirror = self._images.action if self._images else None
         self._loss = Objective(self.actor, self.critic, config=config, mirror=mirror)
@@ -204,7 +206,7 @@ class PPO:
             loss.backward()
         kl = metrics["policy/kl"] if data is not None else torch.zeros_like(self.lr)
         weight = 0 if data is None else data.action.shape[0]
-        kl = self._peers.average_gradients(self._parameters, kl, weight)
+        kl = self._peers.average_gradients(self._optimizer.parameters, kl, weight)
         lr, norm = self._adapt_lr(kl), self._descend()
         merged = {"policy/kl": kl, "policy/lr": lr, "policy/grad_norm": norm}
         return metrics | merged if metrics else {}
@@ -232,18 +234,11 @@ class PPO:
         Returns:
             Norm of all gradients before they were clipped, 0-d.
         """
-        config = self.config
-        groups = [list(self.actor.parameters()), list(self.critic.parameters())]
-        if config.grad_clip == "joint":
-            groups = [groups[0] + groups[1]]
-        norms = [nn.utils.clip_grad_norm_(group, config.max_grad_norm) for group in groups]
+        norms = [clip_gradients(part, self.config.max_grad_norm) for part in self._clipped]
         norm = torch.stack(norms).norm()
         unusable = ~norm.isfinite()
         self.faults["nonfinite/grad"] += unusable
-        # What torch.amp.GradScaler hands to a fused optimizer: where it is 1, the kernel leaves
-        # weights, moments and step count alone, and the host need not know.
-        self._optimizer.found_inf = unusable.float()  # pyright: ignore[reportAttributeAccessIssue]
-        self._optimizer.step()
+        self._optimizer.step(skip=unusable)
         self.actor.distribution.project_()
         return norm
 
@@ -282,16 +277,14 @@ class PPO:
     def _live_tensors(self) -> list[Tensor]:
         """Return every tensor that must stay finite: weights, statistics, moments."""
         state = [*self.actor.state_dict().values(), *self.critic.state_dict().values()]
-        moments = [t for slot in self._optimizer.state.values() for t in slot.values()]
-        return state + moments
+        return [*state, *self._optimizer.moments().values()]
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Return what must be equal in all processes, by name: weights, statistics, moments."""
-        moments = enumerate(self._optimizer.state.values())
         return {
             **{f"actor.{name}": value for name, value in self.actor.state_dict().items()},
             **{f"critic.{name}": value for name, value in self.critic.state_dict().items()},
-            **{f"optimizer.{i}.{key}": t for i, slot in moments for key, t in slot.items()},
+            **{f"optimizer.{name}": value for name, value in self._optimizer.moments().items()},
             "learning_rate": self.lr,
         }
 
@@ -314,13 +307,7 @@ class PPO:
         """
         self.actor.load_state_dict(state["actor"])
         self.critic.load_state_dict(state["critic"])
-        # A copy: torch would go on with the very tensors of `state`.
-        self._optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-        # The optimizer has replaced its tensor by the loaded one; keep ours, which the KL rule
-        # changes, and give it the loaded value.
-        (group,) = self._optimizer.param_groups
-        self.lr.copy_(group["lr"])
-        group["lr"] = self.lr
+        self._optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"].cpu())
         for name, count in state["faults"].items():
             self.faults[name].fill_(count)
