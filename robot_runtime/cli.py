@@ -136,7 +136,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(who, f"interrupted{why}", ExitCode.INTERRUPTED)
     except SurefootError as error:
         return _fail(who, f"error: {_one_line(str(error))}", error.exit_code)
+    except MemoryError as error:
+        what = f": {_one_line(str(error))}" if str(error) else ""
+        return _fail(who, f"error: not enough memory{what}", ExitCode.BAD_INPUT)
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None and error.strerror:
+            # A name too long, a folder that may not be entered: found wherever it is used first.
+            text = f"error: cannot use '{error.filename}': {error.strerror}"
+            return _fail(who, _one_line(text), ExitCode.BAD_INPUT)
         hint = "" if _debug() else " (set SUREFOOT_DEBUG=1 for the traceback)"
         text = f"internal error: {type(error).__name__}: {_one_line(str(error))}{hint}"
         return _fail(who, text, ExitCode.INTERNAL)

@@ -184,6 +184,26 @@ def test_debug_mode_prints_the_traceback(
     assert error.splitlines()[-1] == "surefoot judge: error: no file"
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "x.pt"),
+         "error: cannot use 'x.pt': No such file or directory"),
+        (OSError(36, "File name too long", "a" * 300), f"error: cannot use '{'a' * 300}': File"),
+        (MemoryError(), "error: not enough memory\n"),
+        (MemoryError("5 GiB\nasked for"), "error: not enough memory: 5 GiB asked for"),
+    ],
+)  # fmt: skip
+def test_what_the_system_refuses_by_name_is_the_users(
+    error: Exception, said: str, plant: Plant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant("break", raising(error))
+    assert cli.main(["break"]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith(f"surefoot break: {said}")
+    assert line.count("\n") == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_other_signals_that_end_a_verb_are_ctrl_c(
     number: signal.Signals, plant: Plant, tmp_path: Path, capsys: pytest.CaptureFixture[str]

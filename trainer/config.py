@@ -30,6 +30,10 @@ __all__ = [
 ]
 
 
+MOST_ENVS = 2**20
+"""More environments at once are a slip of the finger."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SymmetryConfig:
     """What is done with the mirror image of each sample; needs a task with a mirror table."""
@@ -207,8 +211,9 @@ class EvaluationConfig:
         """
         for name in ("every", "patience"):
             check_range(self, name, low=0)
-        for name in ("episodes", "average"):
-            check_range(self, name, low=1)
+        # Every episode has an environment of its own.
+        check_range(self, "episodes", low=1, high=MOST_ENVS)
+        check_range(self, "average", low=1)
         if self.target is not None and not math.isfinite(self.target):
             raise InvalidSetting(f"target = {self.target}: must be finite")
         if not self.every and (self.patience or self.target is not None):
@@ -273,9 +278,12 @@ class TrainConfig:
         Raises:
             InvalidSetting: Names the field, its value and what is allowed.
         """
-        for name in ("num_envs", "iterations", "checkpoint_every", "torch_threads"):
+        check_range(self, "num_envs", low=1, high=MOST_ENVS)
+        # What torch takes as a seed, with room for those that are derived from it.
+        check_range(self, "seed", low=0, high=2**62)
+        for name in ("iterations", "checkpoint_every", "torch_threads"):
             check_range(self, name, low=1)
-        for name in ("seed", "sim_threads", "compare_every"):
+        for name in ("sim_threads", "compare_every"):
             check_range(self, name, low=0)
         _check_loggers(self.loggers)
         samples = self.num_envs * self.ppo.num_steps

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,10 +75,12 @@ def read_run(folder: Path) -> RunLog:
     if not config.is_file():
         raise BadInput(f"'{folder}' is no run folder: it has no config.json")
     try:
-        settings = flat_settings(json.loads(config.read_text(encoding="utf-8")))
-        rows = read_metrics(folder)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise BadInput(f"run folder '{folder}' cannot be read: {error}") from error
+        plain = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"cannot read '{config}': {str(error)[:200]}") from error
+    if not isinstance(plain, dict):
+        raise BadInput(f"'{config}' is no JSON object")
+    settings, rows = flat_settings(cast("dict[str, Any]", plain)), read_metrics(folder)
     if not rows:
         raise BadInput(f"run folder '{folder}' has no finished iteration in {METRICS_FILE}")
     return RunLog(name=folder.resolve().name, settings=settings, rows=rows)

@@ -6,13 +6,16 @@ import math
 
 from robot_runtime.errors import BadInput
 
+MOST_WIDTH = 2**16
+"""Wider layers are a slip of the finger."""
+
 
 class InvalidSetting(BadInput, ValueError):
     """A setting outside its range, or two settings that exclude each other."""
 
 
 def check_widths(config: object, name: str) -> None:
-    """Refuse a tuple with a number below 1.
+    """Refuse a tuple with a number below 1, or beyond all that fits into memory.
 
     Raises:
         InvalidSetting: Names the field and its value.
@@ -20,6 +23,8 @@ def check_widths(config: object, name: str) -> None:
     widths = getattr(config, name)
     if any(width < 1 for width in widths):
         raise InvalidSetting(f"{name} = {widths}: every width must be at least 1")
+    if any(width > MOST_WIDTH for width in widths):
+        raise InvalidSetting(f"{name} = {widths}: every width must be at most {MOST_WIDTH}")
 
 
 def check_range(

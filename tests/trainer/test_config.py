@@ -7,6 +7,7 @@ import pytest
 
 from robot_runtime.errors import BadInput
 from trainer.config import (
+    EvaluationConfig,
     InvalidSetting,
     NetworkConfig,
     PPOConfig,
@@ -34,6 +35,10 @@ from trainer.config import (
         (NetworkConfig, "obs_clip", -1.0),
         (TrainConfig, "iterations", 0),
         (TrainConfig, "seed", -1),
+        (TrainConfig, "seed", 10**23),
+        (TrainConfig, "num_envs", 99_999_999_999),
+        (EvaluationConfig, "episodes", 99_999_999_999),
+        (NetworkConfig, "actor_hidden", (99_999_999_999,)),
     ],
 )
 def test_out_of_range_names_field_and_value(kind: type, field: str, value: object) -> None:

@@ -105,7 +105,10 @@ def test_the_verb_draws_png_and_a_page_that_needs_nothing_else(
         ([], "required: RUN"),
         (["{here}/nowhere"], "'{here}/nowhere' is no run folder"),
         (["{here}/empty"], "no finished iteration"),
-        (["{here}/broken"], "cannot be read"),
+        (["{here}/broken"], "cannot read '{here}/broken/config.json'"),
+        (["{here}/deep"], "cannot read '{here}/deep/config.json'"),
+        (["{here}/list"], "'{here}/list/config.json' is no JSON object"),
+        (["{here}/words"], "line 1: episode/return is not a number"),
         (["{here}/run", "--metric", "fun"], "no run has a metric 'fun'; there are: .*episode/ret"),
         (["{here}/run", "-o", "{here}/x.pdf"], "must end in .png or .html"),
         (["{here}/run", "--smooth", "0"], "--smooth 0: must be at least 1"),
@@ -117,6 +120,10 @@ def test_bad_input_is_one_line(
     write_run(tmp_path / "run", 0, [1.0])
     write_run(tmp_path / "empty", 0, [])
     (write_run(tmp_path / "broken", 0, [1.0]) / "config.json").write_text("{")
+    (write_run(tmp_path / "deep", 0, [1.0]) / "config.json").write_text("[" * 100_000)
+    (write_run(tmp_path / "list", 0, [1.0]) / "config.json").write_text("[]")
+    words = '{"iteration": 1, "episode/return": "high"}\n'
+    (write_run(tmp_path / "words", 0, [1.0]) / "metrics.jsonl").write_text(words)
     here = str(tmp_path)
     assert main(["plot", *(argument.format(here=here) for argument in arguments)]) == 2
     said = capsys.readouterr().err

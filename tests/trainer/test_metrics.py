@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from robot_runtime.errors import BadInput
 from trainer.metrics import METRICS_FILE, EpisodeTracker, MetricLog, read_metrics, to_floats
 from trainer.progress import Bar, Lines, console_report, summary
 
@@ -88,3 +89,67 @@ def test_the_bar_shows_the_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     assert "5/10" in capsys.readouterr().err
     # What an iteration does not tell is still known from an earlier one.
     assert summary({"episode/length": 7.0, **METRICS}).split("  ")[1] == "length 7"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"{", "line 2 is no JSON"),
+        (b"[1, 2]", "line 2 is no JSON object"),
+        (b"[" * 100_000, "line 2 is no JSON"),
+        (b"", "line 2 is no JSON"),
+        (b'{"loss": 1.0}', "line 2 has no 'iteration'"),
+        (b'{"iteration": 1.5}', "line 2 has no 'iteration'"),
+        (b'{"iteration": "x"}', "line 2: iteration is not a number"),
+        (b'{"iteration": 2, "loss": null}', "line 2: loss is not a number"),
+        (b'{"iteration": 2, "loss": {}}', "line 2: loss is not a number"),
+        (b'{"iteration": 2, "loss": true}', "line 2: loss is not a number"),
+        (b'{"iteration": ' + b"9" * 400 + b"}", "line 2: iteration is not a number"),
+        (b'{"iteration": ' + b"9" * 5000 + b"}", "line 2 is no JSON"),
+        (b"\xff\xfe", "cannot read"),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_lines_that_are_no_metrics_are_refused_by_number_and_stay(
+    line: bytes, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / METRICS_FILE
+    before = b'{"iteration": 1}\n' + line + b"\n"
+    path.write_bytes(before)
+    with pytest.raises(BadInput, match=rf"{METRICS_FILE}.*{message}|{message}"):
+        read_metrics(tmp_path)
+    # The second time nothing holds the folder any more.
+    for _ in range(2):
+        with pytest.raises(BadInput, match=message):
+            MetricLog(tmp_path, start=1, loggers=())
+    assert path.read_bytes() == before
+
+
+def test_a_folder_takes_one_run_at_a_time(tmp_path: Path) -> None:
+    with MetricLog(tmp_path, start=0, loggers=()) as log:
+        log.write(1, {"a": 1.0})
+        with pytest.raises(BadInput, match="another run writes into it"):
+            MetricLog(tmp_path, start=0, loggers=())
+        log.write(2, {"a": 2.0})
+    assert [row["a"] for row in read_metrics(tmp_path)] == [1.0, 2.0]
+    with MetricLog(tmp_path, start=1, loggers=()):
+        pass
+    assert [row["a"] for row in read_metrics(tmp_path)] == [1.0]
+
+
+def test_a_resume_that_is_interrupted_keeps_the_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MetricLog(tmp_path, start=0, loggers=()) as log:
+        log.write(1, {"a": 1.0})
+    before = (tmp_path / METRICS_FILE).read_bytes()
+
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            MetricLog(tmp_path, start=0, loggers=())
+    assert [path.name for path in tmp_path.iterdir()] == [METRICS_FILE]
+    assert (tmp_path / METRICS_FILE).read_bytes() == before

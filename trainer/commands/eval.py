@@ -10,6 +10,7 @@ from typing import Any
 from robot_runtime.cli import Parser
 from robot_runtime.errors import BadInput, ExitCode
 from trainer.checkpoint import Checkpoint, build_actor, find_checkpoint, load_checkpoint
+from trainer.config import MOST_ENVS
 from trainer.env import VecEnv
 from trainer.evaluation import Evaluation, evaluate
 from trainer.networks.groups import groups_of
@@ -50,9 +51,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=SEED, help=f"their seed (default: {SEED})")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(argv)
-    for name, least in (("episodes", 1), ("seed", 0)):
-        if getattr(options, name) < least:
-            raise BadInput(f"--{name} {getattr(options, name)}: must be at least {least}")
+    for name, least, most in (("episodes", 1, MOST_ENVS), ("seed", 0, 2**62)):
+        if not least <= getattr(options, name) <= most:
+            value = getattr(options, name)
+            raise BadInput(f"--{name} {value}: must be at least {least} and at most {most}")
     path = find_checkpoint(options.checkpoint)
     checkpoint = load_checkpoint(path)
     name = options.task or checkpoint.task
