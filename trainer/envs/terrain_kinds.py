@@ -31,7 +31,7 @@ class TileConfig:
 
     platform: float = 1.2
     slope: float = 0.4
-    step_height: float = 0.06
+    step_height: float = 0.08
     step_side: float = 0.4
     stair_rise: float = 0.12
     stair_tread: float = 0.32
