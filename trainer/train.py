@@ -119,9 +119,6 @@ def train(
     torch.manual_seed(peers.seed(config.seed))
     run = Run(name, task, config, resume, eval_env, peers)
     settings = {"task": name, **config_to_plain(config)}
-    if peers.first:
-        with atomic_write(folder / "config.json") as temporary:
-            temporary.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     metrics: dict[str, float] = {}
     stopped: str | None = None
     with (
@@ -133,6 +130,10 @@ def train(
         (report if peers.first else None) or Silent() as shown,
         StopOnInterrupt() as stop,
     ):
+        if peers.first:
+            # Only now: the log has made sure that no other run has the folder.
+            with atomic_write(folder / "config.json") as temporary:
+                temporary.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         while run.iteration < config.iterations and not stopped and not peers.any(stop.requested):
             learned, evaluated = run.step(), run.evaluate()
             metrics = learned | evaluated

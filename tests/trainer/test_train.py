@@ -37,9 +37,11 @@ def assert_same(one: Checkpoint, other: Checkpoint) -> None:
     assert (one.iteration, one.env_steps) == (other.iteration, other.env_steps)
 
 
-def surefoot(*arguments: str, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+def surefoot(
+    *arguments: str, cwd: Path, check: bool = True, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own, with the toy task installed."""
-    environment = {**os.environ, "PYTHONPATH": str(TOYS)}
+    environment = {**os.environ, "PYTHONPATH": str(TOYS), **variables}
     code = "import sys; from robot_runtime.cli import main; sys.exit(main())"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
@@ -235,6 +237,40 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert error.count("\n") == 1
     assert error.startswith("surefoot train: error: ")
     assert re.search(message.format(**names), error)
+
+
+def test_bad_input_is_as_clear_where_the_terminal_knows_no_frames(tmp_path: Path) -> None:
+    arguments = ("train", "toy-point", "--ppo.gamma", "2")
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    done = surefoot(*arguments, cwd=tmp_path, check=False, **plain)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "surefoot train: error: Error parsing config.ppo: gamma = 2.0: must be at least 0 and at "
+        "most 1 (see 'surefoot train --help')\n"
+    )
+
+
+def test_a_second_run_into_the_folder_of_one_that_runs_is_refused_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    class Second:
+        """Starts another run into the folder while the first one is running."""
+
+        def iteration(self, done: int, metrics: dict[str, float]) -> None:
+            if done == 2:
+                before = {p: p.read_bytes() for p in tmp_path.rglob("*.json*")}
+                with pytest.raises(BadInput, match="another run writes into it"):
+                    run(tmp_path, replace(CONFIG, seed=9))
+                assert {p: p.read_bytes() for p in tmp_path.rglob("*.json*")} == before
+
+        def __enter__(self) -> "Second":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+    assert run(tmp_path, report=Second()).iterations == CONFIG.iterations
+    assert [row["iteration"] for row in read_metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -189,7 +189,10 @@ def _parse(argv: list[str], default: Options) -> Options:
 
 def _first_paragraph(box: str) -> str:
     """Return what is wrong from the framed message of tyro, as one line."""
-    lines = [line.strip("│╭╮╰╯─ ") for line in box.splitlines()[1:]]
+    # Where the terminal's encoding has no frames, its rules are made of hyphens.
+    lines = [re.sub(r"^-+$", "", line.strip("│╭╮╰╯─ ")) for line in box.splitlines()[1:]]
+    while lines and not lines[0]:
+        del lines[0]
     said = " ".join(" ".join(lines[: lines.index("")] if "" in lines else lines).split())
     return said or "the arguments cannot be used"
 
