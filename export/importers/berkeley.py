@@ -24,8 +24,8 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     Raises:
         BadInput: The files are incomplete.
     """
-    table = foreign.the_table("policy configuration")
-    path = next(p for p, found in foreign.tables().items() if found.data is not None)
+    table = foreign.the_table("policy configuration", "policy_dt")
+    path = next(p for p, found in foreign.tables().items() if found.name == table.name)
     named = table.text("policy_checkpoint_path") if "policy_checkpoint_path" in table else None
     count, dim = table.count("num_actions"), table.count("num_observations")
     frames = max(1, table.count("history_length") if "history_length" in table else 1)

@@ -7,10 +7,14 @@ heading is laid onto the robot's. `motion_graph.py` moves the motion terms into 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import onnx
+
 from export.importers.foreign import Foreign
-from export.importers.graph import Graph, make_graph, read_onnx
+from export.importers.graph import Graph, Reference, make_graph, read_onnx
 from export.importers.mjlab import TERMS, numbers, state_joints, texts
 from export.importers.motion_graph import (
     OBSERVATION,
@@ -40,11 +44,25 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     if path.suffix != ".onnx":
         raise BadInput(f"'{path}': a policy of this format is an ONNX file")
     model = read_onnx(path)
-    metadata = {prop.key: prop.value for prop in model.metadata_props}
-    outputs = {out.name: out for out in model.graph.output}
     if not any(tensor.name == "time_step" for tensor in model.graph.input):
         raise BadInput(f"{path.name}: no input 'time_step', so no motion: import it as mjlab")
-    plain = Graph(
+    plain = motion_file(model, path)
+    if "joint_names" not in plain.metadata and "dof_names" in plain.metadata:
+        raise BadInput(f"{path.name} has the metadata of holosoma: import it as holosoma")
+    state_joints(sheet, plain)
+    anchor, bodies = texts(plain, "anchor_body_name")[0], texts(plain, "body_names")
+    if anchor not in bodies:
+        raise BadInput(f"{plain.name}: the anchor '{anchor}' is none of {shorten(bodies)}")
+    names = texts(plain, "observation_names")
+    sheet.state("motion.delay", 0, "default", "the motion's frame of the same step")
+    place = bodies.index(anchor)
+    return read_motion(foreign, sheet, plain, model, names, anchor=(anchor, place), sources=TERMS)
+
+
+def motion_file(model: onnx.ModelProto, path: Path) -> Graph:
+    """A motion-tracking file before its graph is taken apart: name and metadata."""
+    metadata = {prop.key: prop.value for prop in model.metadata_props}
+    return Graph(
         model=b"",
         name=path.name,
         inputs={},
@@ -52,35 +70,67 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
         states=(),
         normalized=False,
         metadata=metadata,
-        reference=lambda _: MotionReference(original, obs, action, layout),
+        reference=_no_reference,
     )
-    state_joints(sheet, plain)
-    obs, dim = observation_input(model, path.name)
+
+
+def _no_reference(output: str) -> Reference:
+    raise AssertionError(f"a graph that was not taken apart has no '{output}'")
+
+
+def read_motion(
+    foreign: Foreign,
+    sheet: Sheet,
+    plain: Graph,
+    model: onnx.ModelProto,
+    names: list[str],
+    *,
+    anchor: tuple[str, int],
+    sources: Mapping[str, str],
+) -> Graph:
+    """Give a network with a motion inside its motion terms.
+
+    Args:
+        foreign: The files.
+        sheet: Knows the joints already.
+        plain: The file, see `motion_file`.
+        model: Its graph.
+        names: Its observation terms in order.
+        anchor: The body that the motion is compared at, and its place among the motion's bodies.
+        sources: What a term that is no motion's is computed from, by its name.
+
+    Raises:
+        BadInput: The terms do not make up the graph's input, or the graph carries no motion.
+        Refused: The policy needs the robot's place in the world.
+    """
+    outputs = [out.name for out in model.graph.output]
+    obs, dim = observation_input(model, plain.name)
     action = next((name for name in ("actions", "action") if name in outputs), "")
     if not action:
-        raise BadInput(f"{path.name}: no output 'actions'; there are {shorten(list(outputs))}")
-    layout, terms = _layout(foreign, sheet, plain, list(outputs))
-    _check_length(plain, layout, dim, len(texts(plain, "joint_names")))
+        raise BadInput(f"{plain.name}: no output 'actions'; there are {shorten(outputs)}")
+    parts, terms = _parts(sheet, plain, names, sources)
+    layout, measured = _layout(foreign, sheet, plain, outputs, anchor, parts)
+    _check_length(plain, layout, dim, names, len(sheet.get("joints.names")))
     original = model.SerializeToString()
-    graph = make_graph(compose(model, obs, layout), path.name, metadata)
-    where = f"{path.name} observation_names, motion terms inside"
-    sheet.state("observation", terms, "file", where)
+    graph = make_graph(compose(model, obs, layout), plain.name, plain.metadata)
+    where = f"{plain.name} observation terms, motion terms inside"
+    sheet.state("observation", [*measured, *terms], "file", where)
     where = "the graph takes w, x, y, z"
     sheet.state("imu.quaternion_order", "wxyz", "inferred", where)
     sheet.note(
-        f"{path.name}: the motion terms are computed inside the graph, from the base's attitude "
+        f"{plain.name}: the motion terms are computed inside the graph, from the base's attitude "
         f"and {shorten(list(layout.hinges)) or 'no joint'}; after its last frame the motion stands "
         "still"
     )
     return Graph(
         model=graph.model,
-        name=path.name,
+        name=plain.name,
         inputs={"obs": layout.measured},
         outputs={action: graph.outputs[action]},
         states=STATES,
         normalized=_normalized(plain, sheet),
-        metadata=metadata,
-        reference=plain.reference,
+        metadata=plain.metadata,
+        reference=lambda _: MotionReference(original, obs, action, layout),
         observed=OBSERVATION,
     )
 
@@ -93,13 +143,15 @@ def _normalized(plain: Graph, sheet: Sheet) -> bool:
 
 
 def _layout(
-    foreign: Foreign, sheet: Sheet, plain: Graph, outputs: list[str]
+    foreign: Foreign,
+    sheet: Sheet,
+    plain: Graph,
+    outputs: list[str],
+    anchor: tuple[str, int],
+    parts: list[str | int],
 ) -> tuple[MotionLayout, list[dict[str, Any]]]:
-    anchor = texts(plain, "anchor_body_name")[0]
-    bodies = texts(plain, "body_names")
-    if anchor not in bodies:
-        raise BadInput(f"{plain.name}: the anchor '{anchor}' is none of {shorten(bodies)}")
-    chain = foreign.model.chain(anchor)
+    """How the observation is made, and the terms that the anchor's orientation needs."""
+    chain = foreign.model.chain(anchor[0])
     hinges = tuple(name for body in chain for name, _, _ in body.hinges)
     names = list(sheet.get("joints.names"))
     for hinge in hinges:
@@ -114,7 +166,9 @@ def _layout(
     if align not in ("yaw", "none", None):
         raise BadInput(f"motion.alignment: expected yaw or none, found '{align}'")
     sheet.state("motion.start", 0, "default", "the motion's first frame")
-    parts, terms = _parts(sheet, plain, len(names))
+    delay = sheet.get("motion.delay")
+    if delay not in (0, 1):
+        raise BadInput(f"motion.delay: expected 0 or 1 steps, found {delay}")
     measured = [term("base_quat", "base_quat")]
     if hinges:
         measured.append(term("anchor_joints", "joint_pos", joints=list(hinges)))
@@ -122,26 +176,30 @@ def _layout(
         parts=tuple(parts),
         hinges=hinges,
         chain=tuple(chain),
-        anchor=bodies.index(anchor),
+        anchor=anchor[1],
         quat_last=found[1],
         align=align == "yaw",
         start=int(sheet.get("motion.start")),
+        delay=int(delay),
         joint_pos="joint_pos",
         joint_vel="joint_vel",
         body_quat=found[0],
     )
-    return layout, [*measured, *terms]
+    return layout, measured
 
 
-def _parts(sheet: Sheet, plain: Graph, count: int) -> tuple[list[str | int], list[dict[str, Any]]]:
+def _parts(
+    sheet: Sheet, plain: Graph, names: list[str], sources: Mapping[str, str]
+) -> tuple[list[str | int], list[dict[str, Any]]]:
     """The foreign terms in order, and those of them that stay observations."""
     for key in ("observation_history_lengths", "observation_terms_history_length"):
         if key in plain.metadata and any(n > 1 for n in numbers(plain, key)):
             raise BadInput(f"{plain.name}: a motion policy with a history cannot be imported yet")
+    count = len(sheet.get("joints.names"))
     lengths = {"joint_pos_rel": count, "joint_vel": count, "last_action": count}
     parts: list[str | int] = []
     terms: list[dict[str, Any]] = []
-    for name in texts(plain, "observation_names"):
+    for name in names:
         if name in _COMMANDS:
             parts.append("command")
         elif name in ("motion_anchor_ori_b", "motion_ref_ori_b"):
@@ -151,8 +209,8 @@ def _parts(sheet: Sheet, plain: Graph, count: int) -> tuple[list[str | int], lis
                 f"{plain.name}: term '{name}' needs the robot's place in the world, which no robot "
                 "measures: export the policy without state estimation"
             )
-        elif TERMS.get(name) not in (None, "command"):
-            source = TERMS[name]
+        elif sources.get(name) not in (None, "command"):
+            source = sources[name]
             terms.append(term(name, source))
             parts.append(lengths.get(source, 3))
         else:
@@ -160,9 +218,12 @@ def _parts(sheet: Sheet, plain: Graph, count: int) -> tuple[list[str | int], lis
     return parts, terms
 
 
-def _check_length(plain: Graph, layout: MotionLayout, dim: int, count: int) -> None:
+def _check_length(
+    plain: Graph, layout: MotionLayout, dim: int, names: list[str], count: int
+) -> None:
     sizes = {"command": 2 * count, "anchor_ori": 6}
     total = sum(sizes[p] if isinstance(p, str) else p for p in layout.parts)
     if total != dim:
-        names = ", ".join(texts(plain, "observation_names"))
-        raise BadInput(f"{plain.name}: takes {dim} numbers, its terms give {total} ({names})")
+        raise BadInput(
+            f"{plain.name}: takes {dim} numbers, its terms give {total} ({', '.join(names)})"
+        )

@@ -37,13 +37,18 @@ class Foreign:
         """The mappings of all YAML files, by file."""
         return {path: read_yaml(path) for path in self.paths if path.suffix in TEXTS}
 
-    def the_table(self, what: str) -> Table:
-        """The only YAML file.
+    def the_table(self, what: str, key: str) -> Table:
+        """The YAML file of a format, among others of the same run.
+
+        Args:
+            what: What it is, for messages.
+            key: A key that only such a file has; of a single file its absence is said later.
 
         Raises:
             BadInput: There is none, or several.
         """
-        found = self.tables()
+        tables = self.tables()
+        found = {path: table for path, table in tables.items() if key in table} or tables
         if len(found) != 1:
             given = shorten([path.name for path in self.paths])
             raise BadInput(f"expected one {what} (.yaml), found {len(found)} among {given}")
@@ -66,6 +71,10 @@ class Foreign:
         if not found and wanted is not None and beside is not None:
             near = [beside.parent / wanted, beside.parent.parent / str(named)]
             found = [path for path in near if path.is_file()][:1]
+        graphs = [path for path in found if path.suffix == ".onnx"]
+        # Exporters put TorchScript and checkpoints of the same policy beside the ONNX file.
+        if len(graphs) == 1:
+            return graphs[0]
         if len(found) == 1:
             return found[0]
         if found:

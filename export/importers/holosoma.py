@@ -3,16 +3,19 @@
 The metadata state joints, gains and command ranges; default pose, action scale, observation and
 gait are the config's (sections ``robot``, ``observation``, ``task``). Terms are sorted by name,
 histories hold zeros at first, and the two legs' clocks stand at half a cycle while nothing is asked
-for.
+for. A policy that tracks a motion has it in its graph; what it observes of it is what its graph
+gave at the call before.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from export.importers.beyondmimic import motion_file, read_motion
 from export.importers.foreign import Foreign
-from export.importers.graph import Graph
-from export.importers.reading import Table, parse_json, shorten
+from export.importers.graph import Graph, read_onnx
+from export.importers.reading import Table, as_number, parse_json, shorten, show
 from export.importers.sheet import Sheet
 from export.importers.shorthand import term
 from robot_runtime.errors import BadInput
@@ -31,6 +34,7 @@ _SOURCES: dict[str, tuple[str, tuple[str, ...] | None]] = {
     "sin_phase": ("phase_sin", None),
 }
 _WALKING = [name for name in _SOURCES if name != "base_lin_vel"]
+_TRACKING = ["motion_command", "motion_ref_ori_b", "base_ang_vel", "dof_pos", "dof_vel", "actions"]
 _RANGES = {"lin_vel_x": "lin_vel_x", "lin_vel_y": "lin_vel_y", "ang_vel_yaw": "ang_vel_z"}
 
 
@@ -38,16 +42,15 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     """State what the files say; see the head of this module.
 
     Raises:
-        BadInput: The metadata are incomplete, or the policy follows a motion.
+        BadInput: The metadata are incomplete, or contradict each other.
     """
     config = next(iter(foreign.tables().values()), Table("", {}))
     task = config.table("task") if "task" in config else Table("task", {})
-    named = task.text("model_path") if "model_path" in task else None
-    graph = foreign.graph(foreign.network(named))
+    named = task.data.get("model_path")
+    path = foreign.network(named if isinstance(named, str) and named else None)
+    graph = foreign.graph(path)
     if "time_step" in graph.inputs:
-        raise BadInput(
-            f"{graph.name} follows a motion inside it (input 'time_step'): import it as beyondmimic"
-        )
+        return _read_tracking(foreign, sheet, config, task, path)
     metadata = _metadata(graph)
     robot = config.table("robot") if "robot" in config else Table("robot", {})
     names = metadata.names("dof_names")
@@ -58,6 +61,69 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     _state_observation(sheet, graph, config, names)
     _state_timing(sheet, task)
     return graph
+
+
+def _read_tracking(foreign: Foreign, sheet: Sheet, config: Table, task: Table, path: Path) -> Graph:
+    """A policy with a motion inside."""
+    model = read_onnx(path)
+    plain = motion_file(model, path)
+    metadata = _metadata(plain)
+    robot = config.table("robot") if "robot" in config else Table("robot", {})
+    names = metadata.names("dof_names")
+    sheet.state("joints.names", names, "file", metadata.where("dof_names"))
+    _state_joints(sheet, metadata, robot, names)
+    if "action_scale" in plain.metadata:
+        scale = _either(plain.metadata["action_scale"], f"{plain.name} action_scale")
+        sheet.state("action.scale", scale, "file", f"{plain.name} metadata action_scale")
+    _state_action(sheet, task, robot, names)
+    _state_timing(sheet, task)
+    if "motion" in robot and "body_name_ref" in robot.table("motion"):
+        motion = robot.table("motion")
+        body = motion.names("body_name_ref")[0]
+        sheet.state("motion.anchor", body, "file", motion.where("body_name_ref"))
+    meaning = "body at which motion and robot are compared"
+    anchor = str(sheet.require("motion.anchor", meaning, "torso_link"))
+    sheet.state("motion.alignment", "yaw", "default", f"{_RUNTIME} lays the motion's heading")
+    if "motion_start_timestep" in task:
+        start = task.count("motion_start_timestep")
+        sheet.state("motion.start", start, "file", task.where("motion_start_timestep"))
+    where = f"{_RUNTIME} observes what the graph gave at the call before"
+    sheet.state("motion.delay", 1, "default", where)
+    terms = _tracking_terms(config)
+    sheet.state("observation.actions.stage", "applied", "default", f"{_RUNTIME} keeps the clipped")
+    sources = {name: source for name, (source, _) in _SOURCES.items()}
+    # The graph gives the pose of this body alone.
+    return read_motion(foreign, sheet, plain, model, terms, anchor=(anchor, 0), sources=sources)
+
+
+def _tracking_terms(config: Table) -> list[str]:
+    """Terms of a tracking policy, sorted; the graph has no place for scales and histories."""
+    table = config.table("observation") if "observation" in config else Table("observation", {})
+    if "obs_dict" not in table:
+        return sorted(_TRACKING)
+    groups = table.table("obs_dict")
+    if len(groups.data) != 1:
+        raise BadInput(f"{groups.name}: expected one group, found {shorten(list(groups))}")
+    (group,) = groups
+    terms = sorted(groups.names(group))
+    scales = table.data.get("obs_scales") or {}
+    lengths = table.data.get("history_length_dict") or {}
+    scaled = [name for name in terms if scales.get(name, 1.0) != 1.0]
+    if scaled or lengths.get(group, 1) != 1:
+        raise BadInput(
+            f"{table.name}: a motion policy with a history or with scaled terms "
+            f"({', '.join(scaled) or 'none'}) cannot be imported"
+        )
+    return terms
+
+
+def _either(text: str, where: str) -> Any:
+    """A number or numbers, as JSON or separated by commas."""
+    value = parse_json(text if text.lstrip().startswith("[") else f"[{text}]", where)
+    if not isinstance(value, list) or not value:
+        raise BadInput(f"{where}: expected numbers, found {show(value)}")
+    numbers = [as_number(item, where) for item in value]
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def _metadata(graph: Graph) -> Table:

@@ -57,8 +57,8 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
         BadInput: Not such a pipeline, or a tensor of a kind that a robot does not have.
         Refused: The model is not the one that the pipeline was written with.
     """
-    table = foreign.the_table("pipeline")
-    path = next(iter(foreign.tables()))
+    table = foreign.the_table("pipeline", "pipeline")
+    path = next(p for p, found in foreign.tables().items() if found.name == table.name)
     node, entry = _node(table)
     pipeline = table.table("pipeline")
     model = read_onnx(_model_path(foreign, entry, path))

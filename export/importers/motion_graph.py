@@ -47,6 +47,7 @@ class MotionLayout:
         quat_last: Whether the motion's quaternions are x, y, z, w.
         align: Whether the motion's heading is laid onto the robot's at the first step.
         start: First frame of the motion.
+        delay: Steps by which the motion that is observed is behind the step, 0 or 1.
         joint_pos: Output with the motion's joint positions.
         joint_vel: Output with the motion's joint velocities.
         body_quat: Output with the motion's body orientations.
@@ -59,6 +60,7 @@ class MotionLayout:
     quat_last: bool
     align: bool
     start: int
+    delay: int
     joint_pos: str
     joint_vel: str
     body_quat: str
@@ -85,15 +87,18 @@ def compose(model: onnx.ModelProto, obs: str, layout: MotionLayout) -> onnx.Mode
     """
     before, after = _split(model, obs, layout)
     nodes = _Nodes()
-    frame = nodes.add("Add", STATES[0].input, nodes.constant([[float(layout.start)]]))
+    behind = nodes.add("Sub", STATES[0].input, nodes.constant([[float(layout.delay)]]))
+    passed = nodes.add("Relu", behind)
+    frame = nodes.add("Add", passed, nodes.constant([[float(layout.start)]]))
     _rename(model, {"time_step": frame, obs: OBSERVATION})
     _observe(nodes, layout)
     nodes.add("Add", STATES[0].input, nodes.constant([[1.0]]), output=STATES[0].output)
     names = {name for node in model.graph.node for name in node.output}
     if names & {"obs", OBSERVATION, *nodes.names}:
         raise BadInput("the graph uses names that the motion terms need")
-    first = [node for node in nodes.nodes if node.output[0] == frame]
-    rest = [node for node in nodes.nodes if node.output[0] != frame]
+    early = {behind, passed, frame}
+    first = [node for node in nodes.nodes if node.output[0] in early]
+    rest = [node for node in nodes.nodes if node.output[0] not in early]
     del model.graph.node[:]
     model.graph.node.extend([*first, *before, *rest, *after])
     model.graph.initializer.extend(nodes.constants)

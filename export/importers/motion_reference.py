@@ -31,13 +31,14 @@ class MotionReference:
 
     def reset(self) -> None:
         """Back to the first frame, without a heading."""
-        self._frame = self._layout.start
+        self._step = 0
         self._turn: NDArray[np.float64] | None = None
 
     def step(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """Run one step on measurements, shape ``(measured,)``."""
         layout = self._layout
-        time = np.array([[self._frame]], np.float32)
+        frame = layout.start + max(0, self._step - layout.delay)
+        time = np.array([[frame]], np.float32)
         # The motion of a frame does not depend on the observation: any will do to ask for it.
         wanted = [layout.joint_pos, layout.joint_vel, layout.body_quat]
         blank = np.zeros((1, self._width), np.float32)
@@ -59,7 +60,7 @@ class MotionReference:
                 parts.append(rest[start : start + int(part)])
                 start += int(part)
         whole = np.concatenate(parts).astype(np.float32)[None]
-        self._frame += 1
+        self._step += 1
         (action,) = self._session.run([self._output], {self._obs: whole, "time_step": time})
         return np.asarray(action, np.float32).reshape(-1)
 

@@ -22,12 +22,18 @@ _RUNTIME = "the stack's own runtime"
 _TERMS = {
     "lin_vel": ("base_lin_vel", "lin_vel_scale"),
     "ang_vel": ("base_ang_vel", "ang_vel_scale"),
+    "ang_vel_body": ("base_ang_vel", "ang_vel_scale"),
+    # A simulator's velocity in the world, which the runtime turns into the body first.
+    "ang_vel_world": ("base_ang_vel", "ang_vel_scale"),
     "gravity_vec": ("projected_gravity", None),
     "commands": ("command", "commands_scale"),
     "dof_pos": ("joint_pos_rel", "dof_pos_scale"),
     "dof_vel": ("joint_vel", "dof_vel_scale"),
     "actions": ("last_action", None),
+    "g1_phase": ("phase_sin_cos", None),
 }
+_GAIT_PERIOD = 0.8
+"""Of the term ``g1_phase``, a constant of the runtime, [s]."""
 
 
 def read(foreign: Foreign, sheet: Sheet) -> Graph:
@@ -140,16 +146,20 @@ def _history(policy: Table) -> dict[str, Any]:
             "from the latest (0) or the one before it (1) on"
         )
     step = next(iter(steps))
-    priority = policy.text("observations_history_priority")
-    layouts = {"time": "frame_major", "term": "term_major"}
-    if priority not in layouts:
-        raise BadInput(
-            f"{policy.where('observations_history_priority')}: expected 'time' or 'term', found "
-            f"{show(priority)}"
-        )
+    layout: dict[str, Any] = {}
+    # Files from before that field leave it open, so it is asked for.
+    if "observations_history_priority" in policy:
+        priority = policy.text("observations_history_priority")
+        layouts = {"time": "frame_major", "term": "term_major"}
+        if priority not in layouts:
+            raise BadInput(
+                f"{policy.where('observations_history_priority')}: expected 'time' or 'term', "
+                f"found {show(priority)}"
+            )
+        layout = {"layout": layouts[priority]}
     return {
         "length": len(indices),
-        "layout": layouts[priority],
+        **layout,
         "order": "newest_first" if step > 0 else "oldest_first",
         "includes_current": newest == 0,
         "stride": abs(step),
@@ -187,11 +197,23 @@ def _state_observation(
         where = f"{_RUNTIME} fills it with the first frame"
         sheet.state("observation.history.fill", "first", "default", where)
     sheet.state("observation.actions.stage", "applied", "default", f"{_RUNTIME} keeps the clipped")
-    for axis in ("ang_vel_axis", "ang_vel_type"):
-        if axis in both and both.text(axis) == "world":
-            sheet.state("observation.ang_vel.frame", "world", "file", both.where(axis))
+    if any(found["source"] == "phase_sin_cos" for found in terms):
+        _state_clock(sheet)
     for name, value in (("lin_vel_x", 1.0), ("lin_vel_y", 1.0), ("ang_vel_z", 1.0)):
         sheet.ask(f"commands.{name}", "what an operator may ask for", f"[-{value}, {value}]")
+
+
+def _state_clock(sheet: Sheet) -> None:
+    sheet.state("phase.period", _GAIT_PERIOD, "default", _RUNTIME)
+    step = float(sheet.get("timing.control_dt")) / _GAIT_PERIOD
+    sheet.ask(
+        "phase.start",
+        f"phase at the first observation, [cycles]: {step:g} in {_RUNTIME}, which counts before it "
+        "looks, 0 in training",
+        f"{step:g}",
+        "0.0",
+    )
+    sheet.state("phase.stand", "run", "default", f"{_RUNTIME} never stops the clock")
 
 
 def _state_action(

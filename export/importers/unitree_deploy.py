@@ -22,6 +22,9 @@ _TERMS = {
     "base_ang_vel": "base_ang_vel",
     "projected_gravity": "projected_gravity",
     "velocity_commands": "command",
+    "command": "command",
+    "command_lin_vel": "command",
+    "command_ang_vel": "command",
     "generated_commands": "command",
     "keyboard_velocity_commands": "command",
     "joint_pos": "joint_pos",
@@ -29,12 +32,22 @@ _TERMS = {
     "joint_vel": "joint_vel",
     "joint_vel_rel": "joint_vel",
     "last_action": "last_action",
+    "actions": "last_action",
     "gait_phase": "phase_sin_cos",
     "phase": "phase_sin_cos",
 }
 _SWITCHES = ("use_gym_history", "scale_first")
+_JOINTED = ("joint_pos", "joint_pos_rel", "joint_vel")
 _CHANNELS = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
-_KINDS = {"Velocity": "velocity", "Effort": "effort", "Torque": "effort", "Position": "position"}
+_KINDS = {
+    "velocity": "velocity",
+    "effort": "effort",
+    "torque": "effort",
+    "position": "position",
+    "joint_pos": "position",
+    "joint_vel": "velocity",
+}
+_PARTS = {"command_lin_vel": list(_CHANNELS[:2]), "command_ang_vel": list(_CHANNELS[2:])}
 
 
 def read(foreign: Foreign, sheet: Sheet) -> Graph:
@@ -43,7 +56,7 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     Raises:
         BadInput: The files are incomplete or of another robot than the model.
     """
-    table = foreign.the_table("deploy.yaml")
+    table = foreign.the_table("deploy.yaml", "joint_ids_map")
     graph = foreign.graph(foreign.network())
     period = table.number("step_dt")
     sheet.state("timing.control_dt", period, "file", table.where("step_dt"))
@@ -86,14 +99,32 @@ def _joints(foreign: Foreign, sheet: Sheet, table: Table) -> list[str]:
     sheet.state("joints.motor", ids, "file", table.where("joint_ids_map"))
     for key, field in (("stiffness", "kp"), ("damping", "kd")):
         values = table.numbers(key)
-        if max(ids) >= len(values):
+        if max(ids) < len(values):
+            picked = [values[i] for i in ids]
+            sheet.state(f"joints.{field}", picked, "file", f"{table.where(key)}, in motor order")
+        elif len(values) == len(ids):
+            _ask_packed(sheet, table, key, field, values)
+        else:
             raise BadInput(
                 f"{table.where(key)}: has {len(values)} numbers in the motors' order, "
                 f"joint_ids_map names motor {max(ids)}"
             )
-        picked = [values[i] for i in ids]
-        sheet.state(f"joints.{field}", picked, "file", f"{table.where(key)}, in motor order")
     return list(sheet.get("joints.names"))
+
+
+def _ask_packed(sheet: Sheet, table: Table, key: str, field: str, values: list[float]) -> None:
+    """As many gains as joints, of motors with gaps: written by hand, in one of two orders."""
+    ids = table.indices("joint_ids_map")
+    ranks = [sorted(ids).index(i) for i in ids]
+    packed, plain = ([values[i] for i in order] for order in (ranks, range(len(ids))))
+    sheet.ask(
+        f"joints.{field}",
+        f"{table.where(key)} has {len(values)} numbers, joint_ids_map names motor {max(ids)}: in "
+        "policy order they are the first of these if the file packs the motors' order, the second "
+        "if it keeps the policy's; the stack's own program gives some motors none",
+        str(packed),
+        str(plain),
+    )
 
 
 def _commands(sheet: Sheet, table: Table) -> None:
@@ -115,42 +146,41 @@ def _actions(sheet: Sheet, table: Table, names: list[str]) -> None:
     actions = table.table("actions")
     for name in actions:
         action = actions.table(name)
-        kind = next((kind for word, kind in _KINDS.items() if word in name), None)
+        kind = next((kind for word, kind in _KINDS.items() if word in name.lower()), None)
         if kind is None:
-            raise BadInput(f"{actions.where(name)}: an action of unknown kind; known: {_KINDS}")
-        joints = _action_joints(action, names)
-        zero: list[float] = [0.0] * len(joints)
-        found: dict[str, Any] = {
-            "name": name,
-            "kind": kind,
-            "joints": joints,
-            "scale": action.spread("scale", len(joints)) if "scale" in action else [1.0],
-            "offset": action.spread("offset", len(joints)) if "offset" in action else zero,
-        }
-        if len(found["scale"]) != len(joints):
-            found["scale"] = found["scale"] * len(joints)
+            raise BadInput(
+                f"{actions.where(name)}: an action of unknown kind; known: {', '.join(_KINDS)}"
+            )
+        joints = _picked(action, "joint_ids", names)
+        found: dict[str, Any] = {"name": name, "kind": kind, "joints": joints}
+        for field in ("scale", "offset"):
+            if field in action:
+                found[field] = action.spread(field, len(joints))
+        if kind != "position":
+            # A position target needs to be told where it begins, a speed or an effort does not.
+            found.setdefault("offset", [0.0] * len(joints))
         if "clip" in action:
             found["target_clip"] = _target_clip(action, len(joints))
         terms.append(found)
     sheet.state("action.terms", terms, "file", table.where("actions"))
 
 
-def _action_joints(action: Table, names: list[str]) -> list[str]:
-    """All joints, or those that joint_ids picks in the policy's order."""
-    ids = action.data.get("joint_ids")
+def _picked(action: Table, key: str, names: list[str]) -> list[str]:
+    """All joints, or those that indices or a slice pick in the policy's order."""
+    ids = action.data.get(key)
     if isinstance(ids, PythonTag):
         bounds = ids.value if isinstance(ids.value, list) else []
         fits = len(bounds) == 3 and all(b is None or type(b) is int for b in bounds)
         if not ids.name.endswith("slice") or not fits:
-            raise BadInput(f"{action.where('joint_ids')}: expected joints, found {show(ids)}")
+            raise BadInput(f"{action.where(key)}: expected joints, found {show(ids)}")
         return names[slice(*bounds)]
     if ids is None:
         return list(names)
     if not isinstance(ids, list):
-        raise BadInput(f"{action.where('joint_ids')}: expected indices, found {show(ids)}")
-    picked = action.indices("joint_ids")
+        raise BadInput(f"{action.where(key)}: expected indices, found {show(ids)}")
+    picked = action.indices(key)
     if picked and max(picked) >= len(names):
-        raise BadInput(f"{action.where('joint_ids')}: {max(picked)} of {len(names)} joints")
+        raise BadInput(f"{action.where(key)}: {max(picked)} of {len(names)} joints")
     return [names[i] for i in picked]
 
 
@@ -166,6 +196,9 @@ def _target_clip(action: Table, count: int) -> list[Any]:
 def _observation(sheet: Sheet, table: Table, graph: Graph, period: float) -> None:
     section = table.table("observations")
     groups = _groups(section)
+    if len(groups) == len(graph.inputs) == 1:
+        (only,) = groups.values()
+        groups = dict[str | None, Table]({None: only})
     if set(groups) != {None} and set(groups) != set(graph.inputs):
         raise BadInput(
             f"{section.name}: groups {', '.join(map(str, groups))}, but {graph.name} has the "
@@ -178,6 +211,7 @@ def _observation(sheet: Sheet, table: Table, graph: Graph, period: float) -> Non
         if name is not None:
             block["input"] = name
         blocks.append(block)
+    _state_joint_terms(sheet, groups, blocks)
     sheet.state("observation", blocks, "file", section.name)
     sheet.state("observation.history.order", "oldest_first", "default", _RUNTIME)
     sheet.state("observation.history.fill", "first", "default", _RUNTIME)
@@ -229,6 +263,8 @@ def _term(
         sheet.ask(f"observation.{name}.source", f"what '{name}' is computed from; {likely}")
         source = sheet.get(f"observation.{name}.source", "constant")
     found = term(name, source)
+    if name in _PARTS:
+        found["channels"] = _PARTS[name]
     if "scale" in entry:
         value = entry.get("scale")
         found["scale"] = (
@@ -240,6 +276,23 @@ def _term(
     if source == "phase_sin_cos":
         _clock(sheet, name, entry, period)
     return found
+
+
+def _state_joint_terms(
+    sheet: Sheet, groups: dict[str | None, Table], blocks: list[dict[str, Any]]
+) -> None:
+    """Joints that a term picks by ``params.asset_cfg``."""
+    names = list(sheet.get("joints.names"))
+    entries = {key: group.table(key) for group in groups.values() for key in group.data
+               if key not in _SWITCHES}  # fmt: skip
+    for found in (term_ for block in blocks for term_ in block["terms"]):
+        entry = entries[found["name"]]
+        params = entry.table("params") if "params" in entry else Table("", {})
+        if found["source"] not in _JOINTED or "asset_cfg" not in params:
+            continue
+        picked = _picked(params.table("asset_cfg"), "joint_ids", names)
+        if picked != names:
+            found["joints"] = picked
 
 
 def _term_clip(entry: Table) -> list[float]:
@@ -275,7 +328,7 @@ def _flag_rounding(sheet: Sheet, table: Table) -> None:
     numbers = [*table.numbers("stiffness"), *table.numbers("damping")]
     numbers += table.numbers("default_joint_pos")
     for term_ in sheet.get("action.terms", []):
-        numbers += [v for v in term_["scale"] if isinstance(v, float)]
+        numbers += [v for v in term_.get("scale", []) if isinstance(v, float)]
     if all(float(f"{value:.3g}") == value for value in numbers):
         sheet.note(
             f"{table.name}: no number has more than three digits: this format rounds (a scale of "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import yaml
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
@@ -247,6 +250,103 @@ def test_motion_policies_that_cannot_be(
 ) -> None:
     with pytest.raises(error, match=message):
         motion_case(tmp_path, Motion(dim), names, **changes).run()
+
+
+def holosoma_case(folder: Path, motion: Motion, **config: Any) -> Case:
+    case = Case(format="holosoma", folder=folder)
+    case.robot(robot_xml(LEGS, MOTORS, waist="waist"))
+    motion.quat = motion.quat[:, 1:]
+    path = motion.save(folder / "policy.onnx")
+    model = onnx.load(str(path))
+    del model.metadata_props[:]
+    metadata = {
+        "dof_names": json.dumps(ORDER),
+        "kp": json.dumps([40.0, 28.0, 40.0, 99.0, 99.0]),
+        "kd": json.dumps([2.5, 1.8, 2.5, 6.3, 6.3]),
+        "action_scale": json.dumps(SCALE.tolist()),
+    }
+    for key, value in metadata.items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
+    path.write_bytes(model.SerializeToString())
+    case.files.append(path)
+    plain = {
+        "robot": {
+            "dof_names": list(ORDER),
+            "default_dof_angles": POSE.tolist(),
+            "motor_kp": None,
+            "motion": {"body_name_ref": ["torso"]},
+        },
+        "task": {
+            "rl_rate": 50.0,
+            "policy_action_scale": 1.0,
+            "action_scales_by_effort_limit_over_p_gain": False,
+            "model_path": "",
+            "motion_start_timestep": 0,
+        },
+        **config,
+    }
+    case.write("config.yaml", yaml.safe_dump(plain))
+    case.settings = ["timing.pd_dt=0.005"]
+    return case
+
+
+HOLOSOMA = "actions,base_ang_vel,joint_pos,joint_vel,command,motion_anchor_ori_b"
+"""Their terms, sorted by their names: actions, base_ang_vel, dof_pos, dof_vel, motion_*."""
+
+
+class Late(Tracker):
+    """holosoma's runtime: the motion of the call before, compared at one body."""
+
+    def __call__(self, step: Step) -> NDArray[Any]:
+        frame = max(0, min(step.k - 1, FRAMES - 1))
+        return super().__call__(dataclasses.replace(step, k=frame))
+
+
+def test_a_motion_policy_of_holosoma(tmp_path: Path) -> None:
+    motion = Motion(34, last=True)
+    quat = motion.quat
+    case = holosoma_case(tmp_path, motion)
+    motion.quat = quat
+    case.golden = record(
+        tmp_path / "golden.npz",
+        Late(motion, HOLOSOMA),
+        motion.act,
+        lambda a: POSE + SCALE * np.clip(a, -100, 100),
+        actions=5,
+        order=ORDER,
+        joints=JOINTS,
+        rows=14,
+    )
+    imported = case.run()
+    replayed = imported.replayed
+    assert replayed is not None
+    # States are float32, and the anchor hangs on three of them.
+    assert replayed.report.observation < 1e-5
+    assert imported.fields["action.terms.0.scale"].startswith("file: policy.onnx metadata")
+    case.settings.append("motion.delay=0")
+    with pytest.raises(TraceMismatch):
+        case.run()
+
+
+def test_what_a_motion_policy_of_holosoma_leaves_open(tmp_path: Path) -> None:
+    case = holosoma_case(tmp_path, Motion(34, last=True), robot={"dof_names": list(ORDER)})
+    with pytest.raises(MissingFieldsError, match=r"motion\.anchor"):
+        case.run()
+    case.settings.append("motion.anchor=torso")
+    with pytest.raises(MissingFieldsError) as missing:
+        case.run()
+    assert [q.path for q in missing.value.questions] == ["joints.default_pos"]
+    scaled = {
+        "obs_dict": {"actor_obs": ["motion_command", "base_ang_vel"]},
+        "obs_scales": {"base_ang_vel": 0.25},
+    }
+    case = holosoma_case(tmp_path, Motion(34, last=True), observation=scaled)
+    with pytest.raises(BadInput, match=r"scaled terms \(base_ang_vel\) cannot be imported"):
+        case.run()
+    case.format = "beyondmimic"
+    with pytest.raises(BadInput, match="import it as holosoma"):
+        case.run()
 
 
 def test_other_formats_point_here(tmp_path: Path) -> None:

@@ -196,6 +196,53 @@ def test_rl_sar_terms_nobody_knows_are_asked_for(tmp_path: Path) -> None:
         case.run()
 
 
+def test_rl_sar_files_from_before_the_priority_ask_for_it(tmp_path: Path) -> None:
+    case, config = sar_case(tmp_path, observations_history=[0, 1])
+    del config["observations_history_priority"]
+    case.write("policy/biped2/him/config.yaml", yaml.safe_dump({"biped2/him": config}))
+    with pytest.raises(MissingFieldsError) as missing:
+        case.run()
+    assert [q.path for q in missing.value.questions] == ["observation.0.history.layout"]
+    case.settings.append("observation.0.history.layout=term_major")
+    assert case.run().policy.contract.observation[0].history.layout == "term_major"
+
+
+def test_rl_sar_names_of_the_gyro_and_the_gait_clock(tmp_path: Path) -> None:
+    """Both names of the gyro mean the body's, and the clock's period stands in the program."""
+    names = ["ang_vel_world", *SAR["observations"], "g1_phase"]
+    names.remove("ang_vel")
+    case, _ = sar_case(tmp_path, observations=names, num_observations=23)
+    Network(inputs={"obs": 23}, actions=4).save(tmp_path / "policy/biped2/him/policy.onnx")
+    with pytest.raises(MissingFieldsError) as missing:
+        case.run()
+    (question,) = missing.value.questions
+    assert question.path == "phase.start"
+    case.settings.append(f"phase.start={question.likely[0]}")
+
+    class Clocked:
+        def __init__(self) -> None:
+            self.body = Sar({**SAR, "observations": ["ang_vel", *names[1:-1]]})
+
+        def __call__(self, step: Step) -> Any:
+            motion_time = (step.k + 1) * BASE["dt"] * BASE["decimation"]
+            phase = 2.0 * math.pi * math.fmod(motion_time, 0.8) / 0.8
+            return np.concatenate([self.body(step), [math.sin(phase), math.cos(phase)]])
+
+    low, high = SAR["clip_actions_lower"], SAR["clip_actions_upper"]
+    case.golden = record(
+        tmp_path / "golden.npz",
+        Clocked(),
+        Network(inputs={"obs": 23}, actions=4),
+        lambda a: np.clip(a, low, high) * SAR["action_scale"] + SAR["default_dof_pos"],
+        actions=4,
+        order=POLICY,
+    )
+    replayed = case.run().replayed
+    assert replayed is not None
+    # States are float32.
+    assert replayed.report.observation < 1e-6
+
+
 BHL: dict[str, Any] = {
     "policy_checkpoint_path": "checkpoints/policy.onnx",
     "control_dt": 0.004,

@@ -464,3 +464,97 @@ def test_what_is_wrong_in_a_deploy_yaml_is_said(
     with pytest.raises((BadInput, Refused, ContractError), match=message):
         case.run()
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_terms_may_pick_joints_by_slice_or_index(tmp_path: Path) -> None:
+    """Isaac Lab leaves ``params.asset_cfg.joint_ids`` as a Python slice or a list."""
+    groups = terms(1)
+    asset = {"name": "robot", "joint_names": [".*"], "joint_ids": "ALL", "preserve_order": False}
+    groups["joint_pos_rel"] = entry(
+        [1.0, 1.0], params={"asset_cfg": {**asset, "joint_ids": [1, 3]}}
+    )
+    groups["joint_vel_rel"] = entry([0.05] * 2, params={"asset_cfg": dict(asset)})
+    groups["last_action"]["params"] = {"asset_cfg": {**asset, "joint_ids": None}}
+    case = deploy_case(tmp_path, groups, {"obs": 17})
+    text = (tmp_path / "params/deploy.yaml").read_text()
+    tag = "!!python/object/apply:builtins.slice [2, null, null]"
+    case.write("params/deploy.yaml", text.replace("ALL", tag))
+
+    def observe(step: Step) -> Any:
+        every = values(step)
+        every["joint_pos_rel"] = every["joint_pos_rel"][[1, 3]]
+        every["joint_vel_rel"] = every["joint_vel_rel"][2:] * 0.05
+        every["base_ang_vel"] = every["base_ang_vel"] * 0.2
+        return np.concatenate([every[name] for name in groups])
+
+    network = Network(inputs={"obs": 17}, actions=4)
+    case.golden = record(
+        tmp_path / "run.npz", observe, network, deploy_target, actions=4, order=POLICY
+    )
+    replayed = case.run().replayed
+    assert replayed is not None
+    # States are float32.
+    assert replayed.report.observation < 1e-6
+    head, _, tail = text.replace("ALL", tag).rpartition("- 3\n")
+    case.write("params/deploy.yaml", f"{head}- 9\n{tail}")
+    with pytest.raises(BadInput, match=r"joint_pos_rel params asset_cfg joint_ids: 9 of 4 joints"):
+        case.run()
+
+
+def test_gains_of_motors_with_gaps_are_asked_for(tmp_path: Path) -> None:
+    """Files written by hand have as many gains as joints, for motors that are numbered further."""
+    case = deploy_case(tmp_path, terms(1), {"obs": 21})
+    more = ["waist", *MOTORS, "head"]
+    case.robot(robot_xml([*LEGS, "waist", "head"], more))
+    text = (tmp_path / "params/deploy.yaml").read_text()
+    ids = "joint_ids_map:\n" + "".join(f"- {i}\n" for i in IDS)
+    shifted = "joint_ids_map:\n" + "".join(f"- {i + 1}\n" for i in IDS)
+    assert ids in text
+    case.write("params/deploy.yaml", text.replace(ids, shifted))
+    case.settings.append("joints.others=passive")
+    with pytest.raises(MissingFieldsError) as missing:
+        case.run()
+    asked = {question.path: question.likely for question in missing.value.questions}
+    in_policy_order = [DEPLOY["stiffness"][i] for i in IDS]
+    assert asked["joints.kp"] == (str(in_policy_order), str(DEPLOY["stiffness"]))
+    assert "joints.kd" in asked
+    case.settings += [f"joints.kp={asked['joints.kp'][0]}", f"joints.kd={asked['joints.kd'][0]}"]
+    contract = case.run().policy.contract
+    assert [joint.kp for joint in contract.joints] == in_policy_order
+
+
+def test_a_position_action_without_an_offset_asks_where_it_begins(tmp_path: Path) -> None:
+    case = deploy_case(tmp_path, terms(1), {"obs": 21})
+    plain = {"joint_pos": {"scale": 0.25, "clip": None, "joint_names": [".*"]}}
+    text = yaml.safe_dump({**DEPLOY, "actions": plain, "observations": terms(1)}, sort_keys=False)
+    case.write("params/deploy.yaml", text)
+    with pytest.raises(MissingFieldsError) as missing:
+        case.run()
+    assert [question.path for question in missing.value.questions] == ["action.joint_pos.offset"]
+    case.settings.append("action.joint_pos.offset=default_pos")
+    (term,) = case.run().policy.contract.action.terms
+    assert (term.kind, list(term.offset)) == ("position", DEPLOY["default_joint_pos"])
+
+
+def test_the_folder_of_a_run_holds_other_files_too(tmp_path: Path) -> None:
+    case = deploy_case(tmp_path, {"policy": terms(1)}, {"obs": 21})
+    case.write("params/env.yaml", "scene: !!python/object/apply:builtins.slice [1, 2, null]\n")
+    case.write("params/agent.yaml", "policy: {activation: elu}\n")
+    (tmp_path / "exported/policy.pt").write_bytes(b"never read")
+    case.files = [tmp_path / "exported", tmp_path / "params"]
+    assert list(case.run().policy.contract.joint_names) == POLICY
+
+
+def test_commands_in_two_terms(tmp_path: Path) -> None:
+    groups = terms(1)
+    names = {"command_lin_vel": 2, "command_ang_vel": 1}
+    split = {name: entry([1.0] * count) for name, count in names.items()}
+    items = list(groups.items())
+    groups = dict([*items[:2], *split.items(), *items[3:]])
+    case = deploy_case(tmp_path, groups, {"obs": 21})
+    (block,) = case.run().policy.contract.observation
+    channels = {term.name: term.channels for term in block.terms if term.source == "command"}
+    assert channels == {
+        "command_lin_vel": ("lin_vel_x", "lin_vel_y"),
+        "command_ang_vel": ("ang_vel_z",),
+    }
