@@ -23,7 +23,7 @@ from trainer.checkpoint import (
     load_checkpoint,
     trace_to_arrays,
 )
-from trainer.networks.actor_critic import Actor
+from trainer.networks.actor_critic import ACTOR_GROUP, Actor
 from trainer.networks.graph_spec import (
     GraphSpec,
     NoGraphSpecError,
@@ -98,6 +98,13 @@ def read_source(path: Path) -> Source:
         raise Refused(
             f"checkpoint '{path}' has no contract: task '{checkpoint.task}' is not one that a "
             "robot runs, so there is nothing to export"
+        )
+    seen = checkpoint.config.network.actor_groups or (ACTOR_GROUP,)
+    if seen != (ACTOR_GROUP,):
+        raise Refused(
+            f"the policy of checkpoint '{path}' sees the observation groups {', '.join(seen)}, and "
+            f"a robot measures {ACTOR_GROUP} alone: distil it into a policy that sees no more "
+            "(surefoot train TASK --distill.teacher CHECKPOINT)"
         )
     if checkpoint.trace is None:
         raise Refused(f"checkpoint '{path}' has no golden trace, so nothing could prove the export")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from export.formats.metadata import controller_metadata
 from export.importers import (
     berkeley,
     beyondmimic,
@@ -36,9 +37,10 @@ from export.importers.model import read_model_facts
 from export.importers.reading import one_line
 from export.importers.sheet import Sheet
 from robot_runtime.errors import BadInput
+from robot_runtime.files import atomic_write
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.extremes import synthesize
-from robot_runtime.policy.file import PolicyFile, write_policy
+from robot_runtime.policy.file import PolicyFile, load_policy, policy_bytes
 from robot_runtime.policy.inference import OnnxNetwork
 from robot_runtime.policy.trace import GoldenTrace, TraceInputs
 
@@ -167,8 +169,7 @@ def import_policy(request: Request) -> Imported:
     for note in replayed.notes if replayed else ():
         sheet.note(note)
     trace = synthesized if replayed is None else joined(replayed.trace, synthesized)
-    policy = write_policy(
-        request.output,
+    data = policy_bytes(
         graph.model,
         contract=contract,
         trace=trace,
@@ -177,7 +178,11 @@ def import_policy(request: Request) -> Imported:
             **({"network": list(graph.details)} if graph.details else {}),
         },
         report={"import": gate.to_plain(), **_proof(replayed)},
+        also=controller_metadata(contract),
     )
+    with atomic_write(request.output) as temporary:
+        temporary.write_bytes(data)
+        policy = load_policy(temporary.read_bytes(), path=request.output)
     return Imported(
         policy=policy,
         fields=assembled.fields,

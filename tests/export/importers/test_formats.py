@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 import yaml
 
@@ -166,3 +167,15 @@ def test_a_leapp_pipeline_names_every_tensor_and_pins_the_model() -> None:
         "effort",
     ]
     np.testing.assert_array_equal(targets[0]["kp"], contract.joint_array("kp")[:8])
+
+
+def test_an_imported_file_carries_the_keys_of_those_controllers_too(tmp_path: Path) -> None:
+    contract = odd_contract()
+    again = import_back(tmp_path, contract, "unitree_rl_lab", deploy_yaml=deploy_yaml(contract))
+    session = ort.InferenceSession(str(tmp_path / "out.onnx"), providers=["CPUExecutionProvider"])
+    keys = session.get_modelmeta().custom_metadata_map
+    assert tuple(keys["joint_names"].split(",")) == again.joint_names
+    for key, field in (("joint_stiffness", "kp"), ("joint_damping", "kd")):
+        assert [float(v) for v in keys[key].split(",")] == again.joint_array(field).tolist()
+    assert keys["observation_names"].split(",")[-1] == "actions"
+    assert len(keys["observation_terms_scale"].split(",")) == len(again.observation[0].terms)
