@@ -235,12 +235,22 @@ class BatchedPhysics:
         """Add ``velocity_w`` [m/s], world frame, shape (k, 3), to the base velocity of rows."""
         self._qvel[rows, self._base_dof : self._base_dof + 3] += velocity_w.numpy()
 
-    def geom_pos_w(self, geoms: NDArray[np.int64]) -> torch.Tensor:
-        """Positions of geoms, world frame, [m], float32, shape (num_envs, len(geoms), 3).
+    def geom_pos_w(
+        self, geoms: NDArray[np.int64], rows: NDArray[np.int64] | None = None
+    ) -> torch.Tensor:
+        """Positions of geoms, world frame, [m], as of the last physics step's start.
 
-        As of the start of the last physics step, or of now for rows just written.
+        Args:
+            geoms: Their numbers in the model.
+            rows: Rows to look at, shape (k,), or None for all. Of rows just written it is where
+                they are now.
+
+        Returns:
+            float32, shape (k, len(geoms), 3).
         """
-        return torch.from_numpy(self._geom_xpos[:, geoms].astype(np.float32))
+        if rows is None:
+            return torch.from_numpy(self._geom_xpos[:, geoms].astype(np.float32))
+        return torch.from_numpy(self._geom_xpos[rows[:, None], geoms].astype(np.float32))
 
     def body_pos_w(self, bodies: NDArray[np.int64]) -> torch.Tensor:
         """Positions of body origins, see above; float32, shape (num_envs, len(bodies), 3)."""

@@ -79,6 +79,9 @@ def uniform(
 
 def _mix(words: UInt64Array) -> UInt64Array:
     """The finalizer of SplitMix64 (Stafford's variant 13); arithmetic wraps modulo 2**64."""
-    words = (words ^ (words >> np.uint64(30))) * _MIX_1
-    words = (words ^ (words >> np.uint64(27))) * _MIX_2
-    return words ^ (words >> np.uint64(31))
+    words = words ^ (words >> np.uint64(30))
+    words *= _MIX_1
+    words ^= words >> np.uint64(27)
+    words *= _MIX_2
+    words ^= words >> np.uint64(31)
+    return words

@@ -116,8 +116,8 @@ class RobotEnv:
         self._clear = find_bodies(model, config.fall.clear_bodies)
         self._default = _tensor(contract.joint_array("default_pos"))
         self._full_command_range = (
-            _tensor(np.array([c.lower for c in contract.commands])),
-            _tensor(np.array([c.upper for c in contract.commands])),
+            np.array([c.lower for c in contract.commands], dtype=np.float32),
+            np.array([c.upper for c in contract.commands], dtype=np.float32),
         )
         self._command_range = self._full_command_range
         self._push_speed = config.randomization.push_speed
@@ -322,30 +322,34 @@ class RobotEnv:
         rows = _indices(self._episodes.push_at <= self._episodes.step)
         if not len(rows):
             return
-        step = self._episodes.step[rows]
-        u = uniform(self._keys[rows], Stream.PUSH, step.numpy() + 1, 3)
+        step = self._episodes.step.numpy()[rows]
+        u = uniform(self._keys[rows], Stream.PUSH, step + 1, 3).numpy()
         velocity = torch.zeros(len(rows), 3)
-        velocity[:, :2] = self._push_speed * (2.0 * u[:, :2] - 1.0)
+        velocity.numpy()[:, :2] = self._push_speed * (2.0 * u[:, :2] - 1.0)
         self.physics.push_rows(rows, velocity)
-        self._episodes.push_at[rows] = step + self._steps(u[:, 2], config.push_interval_s)
+        again = step + self._steps(u[:, 2], config.push_interval_s)
+        self._episodes.push_at.numpy()[rows] = again
 
     def _next_commands(self) -> None:
         """Draw new commands where the old ones have ended, and tell the policy."""
         episodes = self._episodes
         rows = _indices(episodes.command_end <= episodes.step)
         if len(rows) and not self._commands_given:
-            step = episodes.step[rows]
-            u = uniform(self._keys[rows], Stream.COMMAND, step.numpy(), _COMMAND_DRAWS)
-            self._ask(rows, step, u)
+            step = episodes.step.numpy()[rows]
+            u = uniform(self._keys[rows], Stream.COMMAND, step, _COMMAND_DRAWS)
+            self._ask(rows, step, u.numpy())
         episodes.command = self._shaper(episodes.asked, episodes.command)
 
-    def _ask(self, rows: NDArray[np.int64], step: Tensor, u: Tensor) -> None:
+    def _ask(
+        self, rows: NDArray[np.int64], step: NDArray[np.int64] | int, u: NDArray[np.float32]
+    ) -> None:
         """Ask rows for new commands, drawn from ``u`` of shape (k, _COMMAND_DRAWS)."""
         episodes, config = self._episodes, self.config.commands
-        episodes.asked[rows] = draw_commands(u[:, :-1], *self._command_range, config)
-        episodes.command_end[rows] = step + self._steps(u[:, -1], config.interval_s)
+        asked = draw_commands(u[:, :-1], *self._command_range, config)
+        episodes.asked.numpy()[rows] = asked
+        episodes.command_end.numpy()[rows] = step + self._steps(u[:, -1], config.interval_s)
 
-    def _steps(self, u: Tensor, interval_s: tuple[float, float]) -> Tensor:
+    def _steps(self, u: NDArray[np.float32], interval_s: tuple[float, float]) -> NDArray[np.int64]:
         return draw_steps(u, interval_s, self._contract.timing.control_dt)
 
     def _start(self, where: Tensor) -> None:
@@ -354,20 +358,23 @@ class RobotEnv:
         if not len(rows):
             return
         episodes = self._episodes
-        asked = episodes.asked[rows]
+        index = torch.from_numpy(rows)
+        asked = episodes.asked[index]
         episodes.begin(rows)
         self._keys[rows] = row_keys(self._seed, rows, episodes.number.numpy()[rows])
-        sizes = (self._starts.num_draws, 1, _COMMAND_DRAWS)
-        u = uniform(self._keys[rows], Stream.START, 0, sum(sizes)).split(sizes, dim=1)
-        self._queue.delay[rows], episodes.foot_pos_w[rows] = self._starts.begin(rows, u[0])
-        episodes.push_at[rows] = self._steps(u[1][:, 0], self.config.randomization.push_interval_s)
+        count = self._starts.num_draws
+        u = uniform(self._keys[rows], Stream.START, 0, count + 1 + _COMMAND_DRAWS).numpy()
+        delay, episodes.foot_pos_w[index] = self._starts.begin(rows, u[:, :count])
+        self._queue.delay.numpy()[rows] = delay
+        interval_s = self.config.randomization.push_interval_s
+        episodes.push_at.numpy()[rows] = self._steps(u[:, count], interval_s)
         self._builder.reset(where)
         self._queue.reset(where)
         if self._commands_given:
-            episodes.asked[rows] = asked
+            episodes.asked[index] = asked
         else:
-            self._ask(rows, torch.zeros(len(rows), dtype=torch.int64), u[2])
-        episodes.command[rows] = self._shaper(episodes.asked[rows], episodes.command[rows])
+            self._ask(rows, 0, u[:, count + 1 :])
+        episodes.command[index] = self._shaper(episodes.asked[index], episodes.command[index])
         self._read()
 
     def _take_faults(self) -> Tensor:

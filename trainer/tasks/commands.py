@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+from array_api_compat import array_namespace
+
+from robot_runtime.policy.state import Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,11 +32,11 @@ def num_command_draws(num_commands: int) -> int:
     return 1 + 2 * num_commands
 
 
-def draw_commands(u: Tensor, lower: Tensor, upper: Tensor, config: CommandConfig) -> Tensor:
+def draw_commands(u: Array, lower: Array, upper: Array, config: CommandConfig) -> Array:
     """Draw commands uniformly within their ranges, some of them or of their channels zero.
 
     Args:
-        u: Draws in [0, 1), shape (n, num_command_draws(num_commands)).
+        u: Draws in [0, 1), NumPy or torch, shape (n, num_command_draws(num_commands)).
         lower: Lowest command per channel, shape (num_commands,).
         upper: Highest command per channel, shape (num_commands,).
         config: How commands are drawn.
@@ -43,15 +44,15 @@ def draw_commands(u: Tensor, lower: Tensor, upper: Tensor, config: CommandConfig
     Returns:
         Commands, shape (n, num_commands).
     """
-    stand, keep, size = u.split((1, len(lower), len(lower)), dim=-1)
+    xp, count = array_namespace(u), len(lower)
+    stand, keep, size = u[:, :1], u[:, 1 : 1 + count], u[:, 1 + count :]
     command = (lower + (upper - lower) * size) * (keep >= config.zero_probability)
-    still = (stand < config.stand_probability) | (
-        command.norm(dim=-1, keepdim=True) <= config.dead_zone
-    )
-    return torch.where(still, torch.zeros_like(command), command)
+    norm = xp.linalg.vector_norm(command, axis=-1, keepdims=True)
+    still = (stand < config.stand_probability) | (norm <= config.dead_zone)
+    return xp.where(still, xp.zeros_like(command), command)
 
 
-def draw_steps(u: Tensor, interval_s: tuple[float, float], control_dt: float) -> Tensor:
+def draw_steps(u: Array, interval_s: tuple[float, float], control_dt: float) -> Array:
     """Draw how many control steps something lasts.
 
     Args:
@@ -63,5 +64,6 @@ def draw_steps(u: Tensor, interval_s: tuple[float, float], control_dt: float) ->
         Steps, at least one, int64, the shape of ``u``.
     """
     shortest, longest = interval_s
-    seconds = shortest + (longest - shortest) * u
-    return (seconds / control_dt).round().to(torch.int64).clamp_min(1)
+    xp = array_namespace(u)
+    steps = xp.round((shortest + (longest - shortest) * u) / control_dt)
+    return xp.astype(xp.clip(steps, 1.0, None), xp.int64)

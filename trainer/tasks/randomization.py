@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+from array_api_compat import array_namespace
+
+from robot_runtime.policy.state import Array
 
 Range = tuple[float, float]
 """Lowest and highest value of a uniform draw."""
@@ -73,7 +74,7 @@ NOMINAL = RandomizationConfig(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RobotDraw:
-    """The physics of some robots, float32; None where the model's own value stays.
+    """The physics of some robots, of the kind of the draws; None for the model's own value.
 
     Attributes:
         friction: Sliding friction, shape (n,), or None.
@@ -84,12 +85,12 @@ class RobotDraw:
         latency: Delay of the targets, [s], shape (n,).
     """
 
-    friction: Tensor | None
-    payload: Tensor
-    kp_scale: Tensor
-    kd_scale: Tensor
-    strength: Tensor
-    latency: Tensor
+    friction: Array | None
+    payload: Array
+    kp_scale: Array
+    kd_scale: Array
+    strength: Array
+    latency: Array
 
 
 def num_robot_draws(num_joints: int) -> int:
@@ -97,28 +98,29 @@ def num_robot_draws(num_joints: int) -> int:
     return 4 + 2 * num_joints
 
 
-def draw_robots(u: Tensor, config: RandomizationConfig, num_joints: int) -> RobotDraw:
+def draw_robots(u: Array, config: RandomizationConfig, num_joints: int) -> RobotDraw:
     """Draw the physics of some robots.
 
     Args:
-        u: Draws in [0, 1), shape (n, num_robot_draws(num_joints)).
+        u: Draws in [0, 1), NumPy or torch, shape (n, num_robot_draws(num_joints)).
         config: The ranges.
         num_joints: Number of joints.
     """
-    joints = u[:, 4:].unflatten(1, (2, num_joints))
+    kp, kd = u[:, 4 : 4 + num_joints], u[:, 4 + num_joints :]
+    strength = uniform_in(u[:, 2:3], config.strength)
     return RobotDraw(
         friction=None if config.friction is None else uniform_in(u[:, 0], config.friction),
         payload=uniform_in(u[:, 1], config.payload_kg),
-        strength=uniform_in(u[:, 2:3], config.strength).expand(-1, num_joints).clone(),
+        strength=array_namespace(u).broadcast_to(strength, kp.shape),
         latency=uniform_in(u[:, 3], config.latency_s),
-        kp_scale=uniform_in(joints[:, 0], config.kp),
-        kd_scale=uniform_in(joints[:, 1], config.kd),
+        kp_scale=uniform_in(kp, config.kp),
+        kd_scale=uniform_in(kd, config.kd),
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartDraw:
-    """How some robots start, float32.
+    """How some robots start, of the kind of the draws.
 
     Attributes:
         quat: Orientation w, x, y, z, body to world, shape (n, 4).
@@ -127,10 +129,10 @@ class StartDraw:
         joint_offset: Offset from the default pose, [rad], shape (n, num_joints).
     """
 
-    quat: Tensor
-    lin_vel_w: Tensor
-    ang_vel_b: Tensor
-    joint_offset: Tensor
+    quat: Array
+    lin_vel_w: Array
+    ang_vel_b: Array
+    joint_offset: Array
 
 
 def num_start_draws(num_joints: int) -> int:
@@ -138,11 +140,11 @@ def num_start_draws(num_joints: int) -> int:
     return 9 + num_joints
 
 
-def draw_starts(u: Tensor, config: RandomizationConfig) -> StartDraw:
+def draw_starts(u: Array, config: RandomizationConfig) -> StartDraw:
     """Draw how some robots start.
 
     Args:
-        u: Draws in [0, 1), shape (n, num_start_draws(num_joints)).
+        u: Draws in [0, 1), NumPy or torch, shape (n, num_start_draws(num_joints)).
         config: The ranges.
     """
     signed = 2.0 * u - 1.0
@@ -155,13 +157,13 @@ def draw_starts(u: Tensor, config: RandomizationConfig) -> StartDraw:
     )
 
 
-def uniform_in(u: Tensor, bounds: Range) -> Tensor:
+def uniform_in(u: Array, bounds: Range) -> Array:
     """Stretch draws in [0, 1) to a range."""
     low, high = bounds
     return low + (high - low) * u
 
 
-def quat_from_euler(roll: Tensor, pitch: Tensor, yaw: Tensor) -> Tensor:
+def quat_from_euler(roll: Array, pitch: Array, yaw: Array) -> Array:
     """Turn roll about x, then pitch about y, then yaw about z, all in the world frame.
 
     Args:
@@ -172,15 +174,16 @@ def quat_from_euler(roll: Tensor, pitch: Tensor, yaw: Tensor) -> Tensor:
     Returns:
         Unit quaternions w, x, y, z, body to world, shape (n, 4).
     """
-    half = torch.stack([roll, pitch, yaw]) / 2
-    cr, cp, cy = torch.cos(half).unbind()
-    sr, sp, sy = torch.sin(half).unbind()
-    return torch.stack(
+    xp = array_namespace(roll)
+    half = xp.stack([roll, pitch, yaw]) / 2
+    cr, cp, cy = xp.unstack(xp.cos(half))
+    sr, sp, sy = xp.unstack(xp.sin(half))
+    return xp.stack(
         [
             cr * cp * cy + sr * sp * sy,
             sr * cp * cy - cr * sp * sy,
             cr * sp * cy + sr * cp * sy,
             cr * cp * sy - sr * sp * cy,
         ],
-        dim=-1,
+        axis=-1,
     )
