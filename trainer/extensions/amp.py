@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from robot_runtime.errors import BadInput
+from trainer.distributed import ALONE, Peers
 from trainer.extensions.config import AmpConfig
 from trainer.extensions.learner import Learner
 from trainer.extensions.motion import Motion
@@ -39,7 +40,13 @@ class MotionPrior:
     """
 
     def __init__(
-        self, config: AmpConfig, motion: Motion, *, seed: int, device: torch.device
+        self,
+        config: AmpConfig,
+        motion: Motion,
+        *,
+        seed: int,
+        device: torch.device,
+        peers: Peers = ALONE,
     ) -> None:
         """Build the discriminator.
 
@@ -48,14 +55,16 @@ class MotionPrior:
             motion: The motion, with the features of the group and the time of a control step.
             seed: Seed of the discriminator and of the minibatches.
             device: Where everything lives.
+            peers: Processes that learn together.
         """
+        self._peers = peers
         self.config, self.groups = config, (config.group,)
         self.reference = torch.from_numpy(motion.transitions()).to(device)
         self._digest = motion.digest()
         dim = len(motion.names)
         generator = torch.Generator().manual_seed(seed)
         net = _discriminator(2 * dim, config.hidden, config.activation, generator).to(device)
-        self._learner = Learner("amp", net, lr=config.learning_rate, seed=seed)
+        self._learner = Learner("amp", net, lr=config.learning_rate, seed=seed, peers=peers)
         self.states = RunningNormalizer(dim, eps=config.norm_eps, clip=config.clip).to(device)
         self._replay = torch.zeros(0, 2 * dim, device=device)
 
@@ -78,7 +87,7 @@ class MotionPrior:
         """Train the discriminator; see `RewardExtension.update`."""
         config, learner = self.config, self._learner
         fresh = kept(self._pairs(rollout), self._used(rollout, valid))
-        if not len(fresh):
+        if not self._peers.any(len(fresh) > 0):
             return {}
         pool = torch.cat([fresh, self._remembered(len(fresh))])
         steps: list[Metrics] = []
@@ -87,7 +96,7 @@ class MotionPrior:
         ):
             reference = self.reference[self._draw(len(self.reference), len(rows))]
             loss, metrics = self._loss(pool[rows], reference)
-            metrics["amp/grad_norm"] = learner.step(loss)
+            metrics["amp/grad_norm"] = learner.step(loss, len(rows))
             steps.append(metrics)
         self._remember(fresh)
         means = {name: torch.stack([step[name] for step in steps]).mean() for name in steps[0]}
@@ -156,7 +165,8 @@ class MotionPrior:
         """Learn from the states of some transitions and from as many of the reference."""
         dim = pairs.shape[-1] // 2
         drawn = self.reference[self._draw(len(self.reference), len(pairs))]
-        self.states.update(torch.cat([pairs[:, :dim], drawn[:, :dim]]))
+        both = torch.cat([pairs[:, :dim], drawn[:, :dim]])
+        self.states.update(both, peers=self._peers)
 
     def _remembered(self, count: int) -> Tensor:
         """Return `count` transitions of earlier policies, none if there are none."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from robot_runtime.errors import BadInput
 from trainer.config import InvalidSetting, TrainConfig
+from trainer.distributed import ALONE, Peers
 from trainer.env import VecEnv
 from trainer.extensions.amp import MotionPrior
 from trainer.extensions.config import AmpConfig
@@ -18,7 +20,7 @@ from trainer.extensions.seam import RewardExtension
 
 
 def make_extensions(
-    config: TrainConfig, env: VecEnv, device: torch.device
+    config: TrainConfig, env: VecEnv, device: torch.device, peers: Peers = ALONE
 ) -> dict[str, RewardExtension]:
     """Build the extensions that the settings ask for, by name, in the order they mix rewards in.
 
@@ -26,6 +28,7 @@ def make_extensions(
         config: Settings of the run.
         env: The environment; groups that it gives on request are asked for.
         device: Where the learner lives.
+        peers: Processes that learn together.
 
     Raises:
         InvalidSetting: The environment does not give an observation group.
@@ -35,11 +38,12 @@ def make_extensions(
     if config.amp.enabled:
         demand_groups(env, (config.amp.group,), "amp.group")
         # Other streams than the weights and the exploration, which have `seed` and `seed + 1`.
-        extensions["amp"] = _make_amp(config.amp, env, config.seed + 3, device)
+        extensions["amp"] = _make_amp(config.amp, env, config.seed + 3, device, peers)
     if config.rnd.enabled:
         demand_groups(env, config.rnd.groups, "rnd.groups")
+        where: dict[str, Any] = {"device": device, "peers": peers}
         extensions["rnd"] = RandomNetworkDistillation(
-            config.rnd, env.obs_dims, num_envs=env.num_envs, seed=config.seed + 2, device=device
+            config.rnd, env.obs_dims, num_envs=env.num_envs, seed=config.seed + 2, **where
         )
     return extensions
 
@@ -64,7 +68,9 @@ def demand_groups(env: VecEnv, names: Iterable[str], setting: str) -> None:
             )
 
 
-def _make_amp(config: AmpConfig, env: VecEnv, seed: int, device: torch.device) -> MotionPrior:
+def _make_amp(
+    config: AmpConfig, env: VecEnv, seed: int, device: torch.device, peers: Peers
+) -> MotionPrior:
     names = getattr(env, "feature_names", {}).get(config.group)
     dt = getattr(env, "step_dt", None)
     if names is None or dt is None:
@@ -78,4 +84,4 @@ def _make_amp(config: AmpConfig, env: VecEnv, seed: int, device: torch.device) -
         motion = motion.select(names, f"observation group '{config.group}'").resample(float(dt))
     except BadInput as error:
         raise BadInput(f"'{config.motion}': {error}") from error
-    return MotionPrior(config, motion, seed=seed, device=device)
+    return MotionPrior(config, motion, seed=seed, device=device, peers=peers)

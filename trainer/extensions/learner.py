@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainer.distributed import ALONE, Peers
 from trainer.guard import LastFinite
 from trainer.losses import Metrics
 
@@ -24,10 +25,13 @@ class Learner:
 
     Attributes:
         net: The network.
+        peers: Processes that learn together.
         generator: Source of the minibatches.
     """
 
-    def __init__(self, name: str, net: nn.Module, *, lr: float, seed: int) -> None:
+    def __init__(
+        self, name: str, net: nn.Module, *, lr: float, seed: int, peers: Peers = ALONE
+    ) -> None:
         """Build the optimizer.
 
         Args:
@@ -35,12 +39,13 @@ class Learner:
             net: The network; it stays on its device.
             lr: Step size.
             seed: Seed of the minibatches.
+            peers: Processes that learn together.
         """
-        self.net = net
+        self.net, self.peers = net, peers
         self._name = name
         parameters = self.parameters()
         self._device = parameters[0].device
-        self.generator = torch.Generator(self._device).manual_seed(seed)
+        self.generator = torch.Generator(self._device).manual_seed(peers.seed(seed))
         self._optimizer = torch.optim.Adam(parameters, lr=lr, fused=True)
         self._skipped = torch.zeros((), dtype=torch.int64, device=self._device)
         self._restored = 0
@@ -51,16 +56,26 @@ class Learner:
         return list(self.net.parameters())
 
     def minibatches(self, rows: int, *, epochs: int, minibatches: int) -> Iterator[Tensor]:
-        """Yield the rows of each minibatch of each epoch, int64; every row once per epoch."""
+        """Yield the rows of each minibatch of each epoch, int64; every row once per epoch.
+
+        Of several processes all take the same number of steps, some maybe without a row.
+        """
+        parts = min(minibatches, rows) if self.peers.size == 1 else minibatches
         for _ in range(epochs):
             order = torch.randperm(rows, generator=self.generator, device=self._device)
-            yield from order.tensor_split(min(minibatches, rows))
+            yield from order.tensor_split(parts)
 
-    def step(self, loss: Tensor) -> Tensor:
-        """Take a step down a loss, and return the norm of its gradient."""
+    def step(self, loss: Tensor, rows: int) -> Tensor:
+        """Take a step down a loss, and return the norm of its gradient.
+
+        Args:
+            loss: The mean over the rows of this process, 0-d.
+            rows: How many there are; with several processes there may be none.
+        """
         self._optimizer.zero_grad()
         loss.backward()
         parameters = self.parameters()
+        self.peers.average_gradients(parameters, loss.detach(), rows)
         norm = torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm()
         unusable = ~norm.isfinite()
         self._skipped += unusable

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainer.distributed import ALONE, Peers
 from trainer.extensions.config import RndConfig
 from trainer.extensions.learner import Learner
 from trainer.losses import Metrics
@@ -45,6 +46,7 @@ class RandomNetworkDistillation:
         num_envs: int,
         seed: int,
         device: torch.device,
+        peers: Peers = ALONE,
     ) -> None:
         """Build both networks.
 
@@ -54,7 +56,9 @@ class RandomNetworkDistillation:
             num_envs: Number of environments.
             seed: Seed of the networks and of the minibatches.
             device: Where everything lives.
+            peers: Processes that learn together.
         """
+        self._peers = peers
         self.config, self.groups, self.steps = config, config.groups, 0
         dim = sum(obs_dims[name] for name in config.groups)
         weights = torch.Generator().manual_seed(seed)
@@ -63,7 +67,9 @@ class RandomNetworkDistillation:
         target = make_mlp(dim, config.target_hidden, config.num_outputs, **shape)
         self.target = target.to(device).requires_grad_(False)
         predictor = make_mlp(dim, config.predictor_hidden, config.num_outputs, **shape)
-        self._learner = Learner("rnd", predictor.to(device), lr=config.learning_rate, seed=seed)
+        self._learner = Learner(
+            "rnd", predictor.to(device), lr=config.learning_rate, seed=seed, peers=peers
+        )
         self.states = RunningNormalizer(dim, clip=config.state_clip).to(device)
         self.rewards = RunningNormalizer(1).to(device)
         self._sums = torch.zeros(num_envs, device=device)
@@ -78,7 +84,7 @@ class RandomNetworkDistillation:
         """Return the task's reward plus the weighted intrinsic one; see `RewardExtension.mix`."""
         reached = finite(rollout.reached(self.groups))
         if self.config.normalize_states:
-            self.states.update(kept(reached, valid))
+            self.states.update(kept(reached, valid), peers=self._peers)
         raw = self.novelty(reached)
         reward = raw / self._deviation(raw, valid)
         weight = self._weights(len(raw), raw)
@@ -96,14 +102,14 @@ class RandomNetworkDistillation:
         with torch.no_grad():
             x = self._normalized(kept(finite(rollout.reached(self.groups)), valid))
             wanted = self.target(x)
-        if not len(x):
+        if not self._peers.any(len(x) > 0):
             return {}
         losses, norms = [], []
         for rows in learner.minibatches(
             len(x), epochs=config.epochs, minibatches=config.minibatches
         ):
             loss = (learner.net(x[rows]) - wanted[rows]).square().mean()
-            norms.append(learner.step(loss))
+            norms.append(learner.step(loss, len(rows)))
             losses.append(loss.detach())
         metrics = {
             "loss/rnd": torch.stack(losses).mean(),
@@ -111,6 +117,7 @@ class RandomNetworkDistillation:
         }
         return metrics | learner.finish()
 
+    @torch.no_grad()
     def novelty(self, obs: Tensor) -> Tensor:
         """Return the predictor's error before normalization, ``(...)``.
 
@@ -157,7 +164,7 @@ class RandomNetworkDistillation:
         if config.normalize_reward == "none":
             return torch.ones_like(raw[0, 0])
         seen = raw if config.normalize_reward == "reward" else self._discounted(raw, valid)
-        self.rewards.update(kept(seen.unsqueeze(-1), valid))
+        self.rewards.update(kept(seen.unsqueeze(-1), valid), peers=self._peers)
         deviation = self.rewards.var.sqrt().squeeze().float()
         # Rewards that are all the same have no deviation to be divided by.
         return torch.where(deviation > 0.0, deviation, torch.ones_like(deviation))
