@@ -22,7 +22,7 @@ from trainer.envs.recorder import RobotDeployment
 from trainer.envs.robot_env import RobotEnv
 from trainer.envs.terrain import HeightField, TerrainConfig, make_terrain
 from trainer.symmetry import Mirror
-from trainer.tasks import quadruped_flat, quadruped_rough
+from trainer.tasks import biped_flat, quadruped_flat, quadruped_rough
 from trainer.tasks.extra_rewards import ExtraReward
 from trainer.tasks.randomization import NOMINAL
 from trainer.tasks.rewards import RewardInputs
@@ -48,6 +48,42 @@ def assert_equal(one: Any, other: Any) -> None:
 def actions(env: RobotEnv, k: int, size: float = 0.3) -> torch.Tensor:
     generator = torch.Generator().manual_seed(k)
     return size * torch.randn(env.num_envs, env.num_actions, generator=generator)
+
+
+def stand_anywhere(model: mujoco.MjModel, seed: int) -> np.ndarray:
+    """Accelerations of a robot in motion, its feet in level ground by some centimetres."""
+    rng = np.random.default_rng(seed)
+    data = mujoco.MjData(model)
+    data.qpos[:] = model.key_qpos[0]
+    data.qpos[:3] += rng.uniform((-1.0, -1.0, -0.04), (1.0, 1.0, -0.01))
+    data.qpos[7:] += rng.uniform(-0.1, 0.1, model.nu)
+    data.qvel[:] = rng.standard_normal(model.nv)
+    data.ctrl[:] = data.qpos[7:]
+    mujoco.mj_forward(model, data)
+    assert data.ncon > 0
+    return data.qacc.copy()
+
+
+@pytest.mark.parametrize("task", [quadruped_rough, biped_flat])
+def test_contacts_have_converged_when_the_solver_stops(task: Any) -> None:
+    """Against the same step with no end of iterations.
+
+    On a plane three are enough for a quadruped; on a height field its feet have several contacts.
+    """
+    made = task.env_config()
+    rough = made.terrain is not None
+    field = HeightField(heights=np.zeros((101, 101)), resolution=0.04) if rough else None
+    endless = dataclasses.replace(made.solver, iterations=200, ls_iterations=100)
+    model, reference = (
+        build_model(made.robot.xml_path, made.contract, solver, field)
+        for solver in (made.solver, endless)
+    )
+    for seed in range(100):
+        want = stand_anywhere(reference, seed)
+        # Newton stops by itself at a relative improvement of 1e-8.
+        np.testing.assert_allclose(
+            stand_anywhere(model, seed), want, rtol=0.0, atol=1e-4 * np.abs(want).max()
+        )
 
 
 def test_mujoco_stands_on_the_very_heights_that_are_looked_up() -> None:
