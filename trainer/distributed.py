@@ -129,6 +129,7 @@ class Peers:
         """
         if self.size == 1:
             return measured
+        parameters = [p for p in parameters if p.requires_grad]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         pieces = [torch.stack([measured, torch.ones_like(measured)]), *gradients]
         flat = torch.cat([piece.reshape(-1) for piece in pieces])

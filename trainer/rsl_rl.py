@@ -29,29 +29,34 @@ from robot_runtime.files import atomic_write
 from trainer.checkpoint import read_archive, restore_global_rng_state, to_plain
 from trainer.compat.agent import ROLES, foreign_of, hints_of, load_foreign
 from trainer.compat.exports import export_jit, export_onnx
-from trainer.compat.features import MISSING
 from trainer.compat.parity import GlobalDraws, start_like_rsl_rl
 from trainer.compat.policy import InferencePolicy
 from trainer.compat.settings import RunnerSettings, read_settings
 from trainer.compat.writers import Writers, store_code_state
+from trainer.distributed import Peers
 from trainer.env import VecEnv
 from trainer.envs.action_space import action_space_of
 from trainer.envs.rsl_rl_adapter import RslRlEnv
 from trainer.normalizer import RunningNormalizer
 from trainer.ppo import PPO
-from trainer.progress import console_report
+from trainer.progress import Silent, console_report
 from trainer.rsl_rl_checkpoints import (
     ForeignCheckpoint,
     parse_rsl_rl_checkpoint,
     rsl_rl_content,
 )
 from trainer.tasks.base import TaskRun
+from trainer.together import start_alike
+from trainer.torchrun import join, world_size
 from trainer.train import Run
 
 logger = logging.getLogger(__name__)
 
 OWN = "surefoot"
 """The key of what our files hold beyond rsl_rl's, which rsl_rl passes over."""
+
+OF_ONE_PROCESS = ("generator", "states", "collector", "rng")
+"""What every process has for itself."""
 
 ALL_PARTS = frozenset({"actor", "critic", "optimizer", "iteration"})
 """What `load` loads if it is not told otherwise."""
@@ -87,8 +92,7 @@ class OnPolicyRunner:
             BadInput: The configuration cannot be read.
             Refused: It asks for something that is not there; every such setting is named.
         """
-        if int(os.getenv("WORLD_SIZE", "1")) > 1 and "multi_gpu" in MISSING:
-            raise Refused(f"WORLD_SIZE = {os.environ['WORLD_SIZE']}: {MISSING['multi_gpu']}")
+        self._peers = _join(device)
         self.env, self.cfg, self.device = env, train_cfg, device
         self.settings: RunnerSettings = read_settings(train_cfg)
         logger.info("settings:\n%s", self.settings.table())
@@ -99,12 +103,17 @@ class OnPolicyRunner:
         config = self.settings.train_config(
             num_envs=self._env.num_envs,
             dims=self._env.obs_dims,
-            seed=torch.initial_seed() % 2**31 if seed is None else seed,
+            # Scripts give every process another one.
+            seed=self._peers.from_first(torch.initial_seed() % 2**31 if seed is None else seed),
         )
         self._config = dataclasses.replace(config, device=cast("Any", str(device)))
         self._hints = hints_of(config.network)
-        self._run = Run("rsl_rl", TaskRun(env=self._env, train=config), self._config)
+        self._run = Run(
+            "rsl_rl", TaskRun(env=self._env, train=config), self._config,
+            peers=self._peers,
+        )  # fmt: skip
         start_like_rsl_rl(self.alg)
+        start_alike(self.alg, {}, self._peers)
         self._draws: GlobalDraws | None = None
         if self.settings.parity:
             sizes = (self._env.num_envs, self._env.num_actions)
@@ -137,13 +146,14 @@ class OnPolicyRunner:
             every = torch.ones(self._env.num_envs, dtype=torch.bool, device=self.alg.device)
             run.episodes.restart(every)
         total = run.iteration + num_learning_iterations
-        if self._log_dir is not None:
-            store_code_state(self._log_dir, self._repositories)
+        log_dir = self._log_dir if self._peers.first else None
+        if log_dir is not None:
+            store_code_state(log_dir, self._repositories)
         with (
             Writers(
-                self._log_dir, self.settings.logger, start=run.iteration, settings=self.cfg
+                log_dir, self.settings.logger, start=run.iteration, settings=self.cfg
             ) as writers,
-            console_report(total, run.iteration) as shown,
+            console_report(total, run.iteration) if self._peers.first else Silent() as shown,
         ):
             for _ in range(num_learning_iterations):
                 metrics = run.step()
@@ -154,10 +164,14 @@ class OnPolicyRunner:
                 index = self.current_learning_iteration
                 last = run.iteration == total
                 if self._log_dir is not None and (last or index % self.settings.save_interval == 0):
-                    self.save(str(self._log_dir / f"model_{index}.pt"))
+                    others = run.gather_others(run.checkpoint())
+                    self._save(self._log_dir / f"model_{index}.pt", None, others)
 
     def save(self, path: str | os.PathLike[str], infos: Any = None) -> None:
         """Write a file that rsl_rl 5 loads, and that holds all that a run continues from.
+
+        With several processes only the first one writes, and only the files that `learn` leaves
+        hold the environments of all.
 
         Args:
             path: Where to write.
@@ -166,7 +180,13 @@ class OnPolicyRunner:
         Raises:
             TypeError: `infos` holds something else; the message names it.
         """
-        content = rsl_rl_content(self._foreign(infos)) | {OWN: self._own_state()}
+        self._save(Path(path), infos, None)
+
+    def _save(self, path: Path, infos: Any, others: list[Any] | None) -> None:
+        if not self._peers.first:
+            return
+        own = self._own_state() | {"others": others}
+        content = rsl_rl_content(self._foreign(infos)) | {OWN: own}
         plain = to_plain(content, "checkpoint")
         with atomic_write(path) as temporary:
             torch.save(plain, temporary)
@@ -265,6 +285,7 @@ class OnPolicyRunner:
 
     def _restore(self, own: Mapping[str, Any]) -> None:
         """Put back what `_own_state` returned, the episodes only where they fit."""
+        own = self._of_this_process(own)
         run, state = self._run, self.alg.state_dict()
         for role in ROLES:
             for name, value in own["statistics"][role].items():
@@ -273,12 +294,42 @@ class OnPolicyRunner:
         self.alg.load_state_dict(state)
         run.iteration, run.env_steps = int(own["iteration"]), int(own["env_steps"])
         run.faults.update(own["progress"]["faults"])
+        if "collector" not in own:
+            logger.info("the episodes begin anew: the file is of another number of processes")
+            return
         try:
             if run.collector.load_state_dict(own["collector"]):
                 run.episodes.load_state_dict(own["progress"]["episodes"])
         except (ValueError, Refused) as error:
             logger.info("the episodes begin anew: %s", error)
         restore_global_rng_state(own["rng"])
+
+    def _of_this_process(self, own: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what this process goes on from; no episodes if the file is of another number."""
+        others = own.get("others") or []
+        if len(others) + 1 != self._peers.size:
+            kept = {k: v for k, v in own.items() if k not in OF_ONE_PROCESS}
+            return kept | {"progress": own["progress"] | {"faults": {}}}
+        if self._peers.first:
+            return own
+        part = others[self._peers.rank - 1]
+        progress = own["progress"] | {name: part[name] for name in ("episodes", "faults")}
+        return {**own, **{name: part[name] for name in OF_ONE_PROCESS}, "progress": progress}
+
+
+def _join(device: str) -> Peers:
+    """Join the processes of torchrun; with CUDA each has the GPU that rsl_rl gives it.
+
+    Raises:
+        BadInput: The device is another one.
+    """
+    local_rank = os.environ.get("LOCAL_RANK", "0")
+    if world_size() > 1 and device not in ("cpu", f"cuda:{local_rank}"):
+        raise BadInput(
+            f"device '{device}': with several processes that of this one is 'cuda:{local_rank}', "
+            "or 'cpu'"
+        )
+    return join(device)
 
 
 def _adapt(env: Any, settings: RunnerSettings) -> tuple[VecEnv, Mapping[str, Any]]:

@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from robot_runtime.errors import Refused
 from trainer.checkpoint import Checkpoint, global_rng_state
 from trainer.config import TrainConfig, config_to_plain
 from trainer.distributed import Peers
+from trainer.extensions.seam import RewardExtension
 from trainer.loggers import flat_settings
 from trainer.ppo import PPO
 
@@ -44,15 +46,37 @@ def check_settings(config: TrainConfig, peers: Peers) -> None:
                 raise Refused(f"{name} = {other} in rank {rank} and {one} in rank 0")
 
 
-def start_alike(agent: PPO, peers: Peers) -> None:
-    """Give every process the weights, normalizers and optimizer of the first one."""
+def start_alike(agent: PPO, extensions: Mapping[str, RewardExtension], peers: Peers) -> None:
+    """Give every process the weights, normalizers and optimizer of the first one.
+
+    Args:
+        agent: Of it all of them.
+        extensions: Of these the weights; they begin with, or go on from, the same statistics.
+        peers: The processes.
+    """
     if peers.size == 1:
         return
+    for extension in extensions.values():
+        parameters = extension.parameters()
+        weights = peers.from_first([parameter.detach() for parameter in parameters])
+        with torch.no_grad():
+            for parameter, weight in zip(parameters, weights, strict=True):
+                parameter.copy_(weight)
     state = agent.state_dict()
     own = {name: state.pop(name) for name in _OWN}
     shared = peers.from_first(state)
     if not peers.first:
         agent.load_state_dict(shared | own)
+
+
+def shared_tensors(agent: PPO, extensions: Mapping[str, RewardExtension]) -> dict[str, Tensor]:
+    """Return what must be equal in all processes, by name."""
+    weights = {
+        f"{name}.{i}": parameter
+        for name, extension in extensions.items()
+        for i, parameter in enumerate(extension.parameters())
+    }
+    return agent.named_tensors() | weights
 
 
 def own_part(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -63,6 +87,7 @@ def own_part(checkpoint: Checkpoint) -> dict[str, Any]:
         "episodes": checkpoint.progress["episodes"],
         "faults": checkpoint.progress["faults"],
         "rng": checkpoint.rng,
+        "extensions": checkpoint.extensions,
     }
 
 
@@ -75,6 +100,7 @@ def with_part(checkpoint: Checkpoint, part: Mapping[str, Any]) -> Checkpoint:
         collector=part["collector"],
         progress=checkpoint.progress | progress,
         rng=part["rng"],
+        extensions=part["extensions"],
     )
 
 

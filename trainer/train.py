@@ -47,6 +47,7 @@ from trainer.together import (
     check_settings,
     merged_metrics,
     own_part,
+    shared_tensors,
     start_alike,
     with_part,
     without_part,
@@ -196,7 +197,7 @@ class Run:
             symmetry=task.symmetry,
             peers=peers,
         )
-        self.extensions = make_extensions(config, env, device)
+        self.extensions = make_extensions(config, env, device, peers)
         extra = [name for one in self.extensions.values() for name in one.groups]
         self.collector = Collector(
             env,
@@ -214,7 +215,7 @@ class Run:
         self.faults: Counter[str] = Counter()
         if resume is not None:
             self._restore(resume)
-        start_alike(self.agent, peers)
+        start_alike(self.agent, self.extensions, peers)
 
     def step(self) -> dict[str, float]:
         """Run one iteration and return its metrics."""
@@ -257,7 +258,7 @@ class Run:
         self.env_steps += steps
         values["progress/env_steps"] = float(self.env_steps)
         if self.config.compare_every and self.iteration % self.config.compare_every == 0:
-            self.peers.check_equal(self.agent.named_tensors())
+            self.peers.check_equal(shared_tensors(self.agent, self.extensions))
         curriculum = self.task.curriculum
         return values | (curriculum.update(values) if curriculum else {})
 
@@ -276,11 +277,19 @@ class Run:
     def keep(self, path: Path) -> None:
         """Write a checkpoint with what every process needs to go on."""
         checkpoint = self.checkpoint()
-        if self.peers.size > 1:
-            part = to_plain(own_part(checkpoint), "checkpoint")
-            checkpoint = replace(checkpoint, others=self.peers.gather_to_first(part)[1:])
+        checkpoint = replace(checkpoint, others=self.gather_others(checkpoint))
         if self.peers.first:
             save_checkpoint(path, checkpoint)
+
+    def gather_others(self, own: Checkpoint) -> list[dict[str, Any]]:
+        """Return what the other processes have for themselves, by rank from 1.
+
+        Args:
+            own: The checkpoint of this process; all must take part, and the first one gets them.
+        """
+        if self.peers.size == 1:
+            return []
+        return self.peers.gather_to_first(to_plain(own_part(own), "checkpoint"))[1:]
 
     def checkpoint(self) -> Checkpoint:
         """Return everything this process goes on from, golden trace included."""

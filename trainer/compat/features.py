@@ -17,7 +17,6 @@ MISSING: dict[str, str] = {
     "activation": "there is no such activation",
     "custom_class": "only classes of rsl_rl are known",
     "cuda_graphs": "compilation with CUDA graphs, as rsl_rl refuses it as well",
-    "multi_gpu": "there is one process",
 }
 """Features by name, with what is said where a configuration asks for one.
 
