@@ -53,15 +53,16 @@ class Checkpoint:
         action_sizes: How many choices each index of an action has; empty for a continuous one.
         iteration: Iterations done.
         env_steps: Environment steps done, over all environments.
-        agent: State of `trainer.ppo.PPO`: networks with normalizers, optimizer, learning rate,
-            random generator, fault counts.
+        agent: State of `trainer.ppo.PPO` or `trainer.distillation.Distillation`: networks with
+            normalizers, optimizer, learning rate, random generator, fault counts; the teacher.
         collector: State of `trainer.rollout.Collector`: the environment's own state and the
             observations the next action depends on.
         progress: Counters of the loop: running episodes, fault counts.
         rng: Global random states of torch.
         versions: Versions of Python and the packages that matter, by name.
         contract: The policy contract as JSON; None for a task that no robot will run.
-        trace: The golden trace; None where there is no contract.
+        trace: The golden trace; None where there is no contract, and of a policy that sees other
+            groups than `policy`.
     """
 
     task: str

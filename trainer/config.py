@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainer.distillation_config import DistillConfig
 from trainer.extensions.config import AmpConfig, RndConfig
 from trainer.network_config import EncoderConfig, NetworkConfig
 from trainer.settings import InvalidSetting, check_range
@@ -17,6 +18,7 @@ __all__ = [
     "LATER_SETTINGS",
     "LOGGERS",
     "AmpConfig",
+    "DistillConfig",
     "EncoderConfig",
     "EvaluationConfig",
     "InvalidSetting",
@@ -272,6 +274,9 @@ class TrainConfig:
     amp: AmpConfig = field(default_factory=AmpConfig)
     """A reward for moving like a reference motion."""
 
+    distill: DistillConfig = field(default_factory=DistillConfig)
+    """Learning from a teacher instead of from rewards."""
+
     def __post_init__(self) -> None:
         """Check every field.
 
@@ -292,10 +297,15 @@ class TrainConfig:
                 f"minibatches = {self.ppo.minibatches}: each needs two samples or more, and a "
                 f"rollout has num_envs * num_steps = {samples}"
             )
-        if self.network.kind != "mlp" and self.num_envs < self.ppo.minibatches:
+        parts = self.distill.minibatches if self.distill.enabled else self.ppo.minibatches
+        if self.network.kind != "mlp" and self.num_envs < parts:
             raise InvalidSetting(
-                f"minibatches = {self.ppo.minibatches}: with network.kind = {self.network.kind} "
+                f"minibatches = {parts}: with network.kind = {self.network.kind} "
                 f"they are made of whole environments, and there are num_envs = {self.num_envs}"
+            )
+        if self.distill.enabled and (self.rnd.enabled or self.amp.enabled):
+            raise InvalidSetting(
+                "distill.teacher is set, and rnd or amp change a reward that nobody learns from"
             )
 
 
@@ -318,6 +328,7 @@ def config_from_plain(plain: Mapping[str, Any]) -> TrainConfig:
     evaluation = _fields_of(EvaluationConfig, rest.pop("evaluation"), "evaluation.")
     rnd = _fields_of(RndConfig, rest.pop("rnd"), "rnd.")
     amp = _fields_of(AmpConfig, rest.pop("amp"), "amp.")
+    distill = _fields_of(DistillConfig, rest.pop("distill"), "distill.")
     return TrainConfig(
         **_with_tuples(rest),
         evaluation=EvaluationConfig(**evaluation),
@@ -328,6 +339,7 @@ def config_from_plain(plain: Mapping[str, Any]) -> TrainConfig:
         ppo=PPOConfig(**ppo, symmetry=SymmetryConfig(**symmetry)),
         rnd=RndConfig(**_with_tuples(rnd)),
         amp=AmpConfig(**_with_tuples(amp)),
+        distill=DistillConfig(**_with_tuples(distill)),
     )
 
 
@@ -362,6 +374,7 @@ LATER_SETTINGS: dict[str, Any] = {
     "evaluation": dataclasses.asdict(EvaluationConfig()),
     "rnd": dataclasses.asdict(RndConfig()),
     "amp": dataclasses.asdict(AmpConfig()),
+    "distill": dataclasses.asdict(DistillConfig()),
     "network.encoders": (),
     "network.actor_groups": (),
     "network.critic_groups": (),

@@ -44,6 +44,7 @@ class PPO:
     Attributes:
         config: Settings.
         groups: Which observations they see.
+        collected: The same: what a rollout needs.
         actor: The actor.
         critic: The critic.
         lr: Learning rate, 0-d tensor.
@@ -83,7 +84,7 @@ class PPO:
         self.config = config
         self.device = device
         self._peers = peers
-        self.groups = groups_of(network, obs_dims)
+        self.groups = self.collected = groups_of(network, obs_dims)
         self._init_std = network.init_std
         weights = torch.Generator().manual_seed(seed)
         of_actor, of_critic = (

@@ -122,7 +122,7 @@ class OnPolicyRunner:
     @property
     def alg(self) -> PPO:
         """The algorithm: networks and optimizer, under our names."""
-        return self._run.agent
+        return cast("PPO", self._run.agent)
 
     @property
     def current_learning_iteration(self) -> int:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from robot_runtime.errors import Refused
+from trainer.agent import Agent
 from trainer.checkpoint import Checkpoint, global_rng_state
 from trainer.config import TrainConfig, config_to_plain
 from trainer.distributed import Peers
 from trainer.extensions.seam import RewardExtension
 from trainer.loggers import flat_settings
-from trainer.ppo import PPO
 
 OF_THE_PROCESS = frozenset({"num_envs", "torch_threads", "sim_threads"})
 """Settings that may differ between processes."""
@@ -46,7 +46,7 @@ def check_settings(config: TrainConfig, peers: Peers) -> None:
                 raise Refused(f"{name} = {other} in rank {rank} and {one} in rank 0")
 
 
-def start_alike(agent: PPO, extensions: Mapping[str, RewardExtension], peers: Peers) -> None:
+def start_alike(agent: Agent, extensions: Mapping[str, RewardExtension], peers: Peers) -> None:
     """Give every process the weights, normalizers and optimizer of the first one.
 
     Args:
@@ -69,7 +69,7 @@ def start_alike(agent: PPO, extensions: Mapping[str, RewardExtension], peers: Pe
         agent.load_state_dict(shared | own)
 
 
-def shared_tensors(agent: PPO, extensions: Mapping[str, RewardExtension]) -> dict[str, Tensor]:
+def shared_tensors(agent: Agent, extensions: Mapping[str, RewardExtension]) -> dict[str, Tensor]:
     """Return what must be equal in all processes, by name."""
     weights = {
         f"{name}.{i}": parameter
@@ -104,7 +104,7 @@ def with_part(checkpoint: Checkpoint, part: Mapping[str, Any]) -> Checkpoint:
     )
 
 
-def without_part(checkpoint: Checkpoint, agent: PPO) -> Checkpoint:
+def without_part(checkpoint: Checkpoint, agent: Agent) -> Checkpoint:
     """Return the checkpoint with fresh draws and no memory, for another number of processes.
 
     Args:

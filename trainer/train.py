@@ -17,6 +17,7 @@ import torch
 from robot_runtime.errors import BadInput
 from robot_runtime.files import atomic_write
 from trainer.action_metrics import ActionMetrics
+from trainer.agent import make_agent
 from trainer.checkpoint import (
     Checkpoint,
     Trace,
@@ -38,8 +39,8 @@ from trainer.guard import screen
 from trainer.interrupt import StopOnInterrupt
 from trainer.loggers import ScalarWriter
 from trainer.metrics import EpisodeTracker, MetricLog, NoLog, to_floats
+from trainer.networks.groups import ACTOR_GROUP
 from trainer.networks.policy import DeterministicPolicy, with_states
-from trainer.ppo import PPO
 from trainer.progress import Report, Silent
 from trainer.rollout import Collector
 from trainer.tasks.base import Deployment, TaskRun
@@ -187,16 +188,7 @@ class Run:
         self.name, self.task, self.config, self.peers = name, task, config, peers
         check_settings(config, peers)
         env, device = task.env, torch.device(config.device)
-        self.agent = PPO(
-            env.obs_dims,
-            space,
-            config=config.ppo,
-            network=config.network,
-            seed=config.seed,
-            device=device,
-            symmetry=task.symmetry,
-            peers=peers,
-        )
+        self.agent = make_agent(config, task, resume, peers)
         self.extensions = make_extensions(config, env, device, peers)
         extra = [name for one in self.extensions.values() for name in one.groups]
         self.collector = Collector(
@@ -204,7 +196,7 @@ class Run:
             num_steps=config.ppo.num_steps,
             device=device,
             num_outputs=self.agent.actor.distribution.num_outputs,
-            groups=self.agent.groups,
+            groups=self.agent.collected,
             extra=tuple(dict.fromkeys(extra)),
             random_episode_length=config.random_episode_length,
         )
@@ -317,8 +309,13 @@ class Run:
             trace=self._trace(deployment) if deployment and self.peers.first else None,
         )
 
-    def _trace(self, deployment: Deployment) -> Trace:
-        """Record the golden trace with a copy of the actor on the CPU, where it is exported."""
+    def _trace(self, deployment: Deployment) -> Trace | None:
+        """Record the golden trace with a copy of the actor on the CPU, where it is exported.
+
+        There is none of a policy that sees what no robot measures, a teacher's say.
+        """
+        if self.agent.groups.actor != (ACTOR_GROUP,):
+            return None
         actor = copy.deepcopy(self.agent.actor).cpu().requires_grad_(False)
         return trace_from_arrays(deployment.record_trace(DeterministicPolicy(actor)))
 
