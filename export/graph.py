@@ -111,6 +111,7 @@ def read_source(path: Path) -> Source:
     try:
         contract = PolicyContract.from_json(checkpoint.contract)
         trace = GoldenTrace.from_arrays(trace_to_arrays(checkpoint.trace))
+        _check_lengths(checkpoint, contract)
         actor = build_actor(checkpoint)
     except BadInput as error:
         raise BadInput(f"checkpoint '{path}': {error}") from None
@@ -124,6 +125,17 @@ def read_source(path: Path) -> Source:
         constant_features=() if normalizer is None else constant_features(normalizer, contract),
         origin=_origin(checkpoint, path),
     )
+
+
+def _check_lengths(checkpoint: Checkpoint, contract: PolicyContract) -> None:
+    """Refuse lengths that are not the contract's, before a network of that size is made."""
+    for what, found, said in (
+        ("num_actions", checkpoint.num_actions, contract.num_actions),
+        (f"obs_dims of {ACTOR_GROUP}", checkpoint.obs_dims.get(ACTOR_GROUP),
+         contract.observation_dim),
+    ):  # fmt: skip
+        if found != said:
+            raise BadInput(f"{what} is {found}, in its contract {said}")
 
 
 def make_policy(actor: nn.Module, num_states: int = 0) -> Policy:

@@ -175,7 +175,8 @@ def test_an_imported_file_carries_the_keys_of_those_controllers_too(tmp_path: Pa
     session = ort.InferenceSession(str(tmp_path / "out.onnx"), providers=["CPUExecutionProvider"])
     keys = session.get_modelmeta().custom_metadata_map
     assert tuple(keys["joint_names"].split(",")) == again.joint_names
-    for key, field in (("joint_stiffness", "kp"), ("joint_damping", "kd")):
-        assert [float(v) for v in keys[key].split(",")] == again.joint_array(field).tolist()
+    kp, kd = again.joint_array("kp"), again.joint_array("kd")
+    for key, values in (("joint_stiffness", kp), ("joint_damping", kd)):
+        assert [float(v) for v in keys[key].split(",")] == values.tolist()
     assert keys["observation_names"].split(",")[-1] == "actions"
     assert len(keys["observation_terms_scale"].split(",")) == len(again.observation[0].terms)
