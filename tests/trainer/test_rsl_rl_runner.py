@@ -337,10 +337,13 @@ def test_the_given_configuration_is_left_as_it_was() -> None:
     assert config == kept
 
 
-def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_are_those_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(Refused, match="WORLD_SIZE = 2"):
+    with pytest.raises(BadInput, match="WORLD_SIZE = 2 and RANK = '': start several processes"):
         runner_of()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(BadInput, match="device 'cuda:0': with several processes .* 'cuda:1'"):
+        OnPolicyRunner(Points(), config_5(), device="cuda:0")
 
 
 def test_parity_wants_minibatches_that_divide() -> None:

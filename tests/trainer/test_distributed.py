@@ -1,0 +1,218 @@
+"""Several processes: they learn what one would, stay equal, and begin, go on and end together."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer.conftest import TOYS
+from tests.trainer.two_processes import CASES, SYMMETRY, Points, in_one_process
+from trainer.checkpoint import checkpoint_path, load_checkpoint
+from trainer.distributed import ALONE
+from trainer.evaluation import best_path
+from trainer.metrics import read_metrics
+from trainer.tasks.base import TaskRun
+from trainer.train import train
+
+ROOT = Path(__file__).parents[2]
+RANKS = (0, 1)
+
+
+def environment() -> dict[str, str]:
+    paths = os.pathsep.join([str(TOYS), str(ROOT)])
+    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+
+
+def torchrun(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", *arguments]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes have written that torchrun has started."""
+    folder = tmp_path_factory.mktemp("two")
+    script = str(Path(__file__).with_name("two_processes.py"))
+    command = torchrun("--standalone", "--nproc-per-node", "2", script, str(folder))
+    done = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seen(folder: Path) -> list[dict[str, Any]]:
+    """What each of them has seen."""
+    return [torch.load(folder / f"rank_{rank}.pt", weights_only=True) for rank in RANKS]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_learn_what_one_learns_from_all_their_samples(
+    seen: list[dict[str, Any]], name: str
+) -> None:
+    theirs, ours = seen[0][name], in_one_process(CASES[name])
+    assert len(ours["tensors"]) == CASES[name].iterations
+    for two, one in zip(theirs["tensors"], ours["tensors"], strict=True):
+        assert two.keys() == one.keys()
+        for key, value in one.items():
+            # Sums in another order; Adam makes more of it where a gradient is next to nothing.
+            bound = 1e-5 if "normalizer" in key else 1e-4
+            torch.testing.assert_close(two[key], value, rtol=bound, atol=bound, msg=key)
+    rates = [row["policy/lr"] for row in ours["metrics"]]
+    assert len(set(rates)) > 1, "nothing has moved the learning rate"
+    for two, one in zip(theirs["metrics"], ours["metrics"], strict=True):
+        for key in ("policy/kl", "value/explained_variance", "rollout/reward", "episode/return"):
+            assert two[key] == pytest.approx(one[key], rel=1e-3, abs=1e-4), key
+        assert two["episode/count"] == one["episode/count"]
+        assert two["progress/env_steps"] == one["progress/env_steps"]
+
+
+@pytest.mark.parametrize("name", [*CASES, "lost", "novelty", "rsl_rl"])
+def test_processes_stay_equal_bit_for_bit(seen: list[dict[str, Any]], name: str) -> None:
+    first, second = (of_rank[name]["tensors"] for of_rank in seen)
+    for one, other in zip(first, second, strict=True):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            assert torch.equal(value, other[key]), key
+
+
+def test_what_extensions_know_is_of_all(seen: list[dict[str, Any]]) -> None:
+    first, *_, last = seen[0]["novelty"]["tensors"]
+    # 16 steps of 8 environments.
+    assert float(first["rnd.states.count"]) == float(first["rnd.rewards.count"]) == 128.0
+    assert not torch.equal(first["rnd.0"], last["rnd.0"])
+
+
+def test_a_process_without_samples_goes_along(seen: list[dict[str, Any]]) -> None:
+    for of_rank in seen:
+        metrics = of_rank["lost"]["metrics"]
+        assert [row["nonfinite/reward"] for row in metrics[1:]] == [64.0, 64.0]
+        assert metrics[-1]["nonfinite/grad"] == 0.0
+        counts = [tensors["actor.normalizer.count"] for tensors in of_rank["lost"]["tensors"]]
+        # With mirror images switched off, 16 steps of 4 environments of 2, then 1, then 2.
+        assert [float(count) for count in counts] == [128.0, 192.0, 320.0]
+
+
+def test_drift_is_refused_by_rank_and_name(seen: list[dict[str, Any]]) -> None:
+    for of_rank in seen:
+        assert "the weights of rank 1 differ from those of rank 0" in of_rank["drifted"]
+        assert "1 of " in of_rank["drifted"]
+        assert "first in 'actor.net.0.weight'" in of_rank["drifted"]
+
+
+def test_different_settings_are_refused_by_name(seen: list[dict[str, Any]]) -> None:
+    for of_rank in seen:
+        assert re.fullmatch(
+            r"ppo\.clip = 0\.3\d* in rank 1 and 0\.2 in rank 0", of_rank["settings"]
+        )
+
+
+def test_only_the_first_process_writes(folder: Path) -> None:
+    rows = read_metrics(folder / "whole")
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    assert "eval/return" in rows[1]
+    assert len(list((folder / "whole" / "tensorboard").iterdir())) == 1
+    assert best_path(folder / "whole").is_file()
+    checkpoint = load_checkpoint(checkpoint_path(folder / "whole", 4))
+    assert len(checkpoint.others) == 1
+    assert checkpoint.env_steps == 4 * 2 * 8 * 16
+
+
+def test_the_same_number_of_processes_goes_on_exactly(
+    folder: Path, seen: list[dict[str, Any]]
+) -> None:
+    whole, rest = (load_checkpoint(checkpoint_path(folder / name, 4)) for name in ("whole", "rest"))
+    for field in ("agent", "collector", "progress", "rng", "others"):
+        one, other = getattr(whole, field), getattr(rest, field)
+        torch.testing.assert_close(one, other, rtol=0.0, atol=0.0)
+    own = whole.others[0]["collector"]["env"]["position"]
+    assert not torch.equal(own, whole.collector["env"]["position"])
+    assert seen[0]["rest"] == seen[1]["rest"] == seen[0]["whole"]
+
+
+def test_another_number_of_processes_begins_the_episodes_anew(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = load_checkpoint(checkpoint_path(folder / "half", 2))
+    config = replace(checkpoint.config, iterations=3, num_envs=6)
+    task = TaskRun(env=Points(6), train=config, symmetry=SYMMETRY)
+    result = train("points", task, config, tmp_path, resume=checkpoint, eval_env=Points(4))
+    assert result.iterations == 3
+    assert "the checkpoint is of 2 processes and there are 1" in caplog.text
+    assert result.env_steps == checkpoint.env_steps + 6 * 16
+
+
+def test_they_end_together(seen: list[dict[str, Any]]) -> None:
+    first, second = seen
+    assert first["early"] == second["early"]
+    assert first["early"]["iterations"] == 2
+    assert "has reached the target" in first["early"]["stopped"]
+    assert first["pressed"] == second["pressed"]
+    assert first["pressed"]["interrupted"]
+    assert first["pressed"]["iterations"] == 2
+
+
+def test_the_runner_of_rsl_rl_writes_once(folder: Path) -> None:
+    names = {path.name for path in (folder / "rsl_rl").iterdir()}
+    assert {"model_2.pt", "by_hand.pt", "metrics.jsonl"} <= names
+    assert len(read_metrics(folder / "rsl_rl")) == 3
+
+
+def test_a_failure_ends_all_with_its_traceback(tmp_path: Path) -> None:
+    command = torchrun("--standalone", "--nproc-per-node", "2", "-m", "trainer")
+    begin = time.monotonic()
+    done = subprocess.run(
+        [*command, "toy-crash", "--num-envs", "4", "--out", "out"],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "rank 1 of 2 failed" in done.stderr
+    assert "Traceback" in done.stderr
+    assert "RuntimeError: the cable is cut" in done.stderr
+    assert "rank 0 ends: rank 1 has failed" in done.stderr
+    # The toy says when it fails; meanwhile the other one sleeps for minutes.
+    failed = float((tmp_path / "failed").read_text())
+    assert time.time() - failed < 30.0
+    assert time.monotonic() - begin < 120.0
+
+
+def test_two_nodes_train_and_tell_once(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    command = torchrun("--nnodes", "2", "--nproc-per-node", "1", *where, "-m", "trainer")
+    verb = ["toy-point", "--num-envs", "4", "--iterations", "2", "--out", "out"]
+    nodes = [
+        subprocess.Popen(
+            [*command, *verb], cwd=tmp_path, env=environment(),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    told = [node.communicate(timeout=120) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], told
+    assert "".join(out for out, _ in told).count("done: 2 iterations, 256 steps") == 1
+    assert load_checkpoint(checkpoint_path(tmp_path / "out", 2)).env_steps == 256
+
+
+def test_without_others_nothing_is_done() -> None:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.grad = gradient = torch.tensor([1.0, 2.0, 3.0])
+    measured: Tensor = torch.tensor(0.5)
+    assert ALONE.average_gradients([parameter], measured, 7) is measured
+    assert parameter.grad is gradient
+    assert ALONE.gather("x") == ["x"]
+    assert ALONE.from_first(measured) is measured
+    assert ALONE.seed(11) == 11
