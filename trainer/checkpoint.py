@@ -217,16 +217,21 @@ def build_actor(checkpoint: Checkpoint) -> Actor:
 
 
 def global_rng_state() -> dict[str, Any]:
-    """Return torch's global random states; agent and environment keep their own beside them."""
-    on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    """Return torch's global random states; agent and environment keep their own beside them.
+
+    Of several GPUs it is that of the current one: asking the others would begin to use them.
+    """
+    on_gpu = [torch.cuda.get_rng_state()] if torch.cuda.is_available() else []
     return {"torch": torch.get_rng_state(), "cuda": on_gpu}
 
 
 def restore_global_rng_state(state: Mapping[str, Any]) -> None:
     """Set the random states that `global_rng_state` returned."""
     torch.set_rng_state(state["torch"])
-    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    if torch.cuda.is_available() and state["cuda"]:
+        # Older files have one state per GPU.
+        index = min(torch.cuda.current_device(), len(state["cuda"]) - 1)
+        torch.cuda.set_rng_state(state["cuda"][index])
 
 
 def trace_from_arrays(arrays: Mapping[str, np.ndarray]) -> Trace:

@@ -12,7 +12,7 @@ Moments = tuple[Tensor, Tensor, Tensor]
 def moments(x: Tensor) -> Moments:
     """Return the moments of `x`, shape ``(count, dim)``, in float64; of no samples they are 0."""
     x = x.double()
-    count = x.new_tensor(float(x.shape[0]))
+    count = x.new_full((), x.shape[0])
     if x.shape[0] == 0:
         return x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1]), count
     mean = x.mean(0)
