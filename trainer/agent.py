@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from robot_runtime.errors import BadInput
 from trainer.checkpoint import Checkpoint
 from trainer.config import TrainConfig
 from trainer.distillation import Distillation
@@ -83,7 +84,8 @@ def make_agent(
         peers: Processes that learn together.
 
     Raises:
-        BadInput: The teacher cannot be read, or does not fit the task.
+        BadInput: The teacher cannot be read, or does not fit the task; or one of the runs has a
+            teacher and the one it goes on from has none.
         InvalidSetting: The networks do not fit the task.
     """
     space, device = action_space_of(task.env), torch.device(config.device)
@@ -91,6 +93,9 @@ def make_agent(
         "network": config.network, "seed": config.seed, "device": device, "peers": peers
     }  # fmt: skip
     dims = task.env.obs_dims
+    if resume is not None and ("teacher" in resume.agent) != config.distill.enabled:
+        had, has = ("with", "is empty") if "teacher" in resume.agent else ("without", "names one")
+        raise BadInput(f"the checkpoint is of a run {had} a teacher, and distill.teacher {has}")
     if not config.distill.enabled:
         return PPO(dims, space, config=config.ppo, symmetry=task.symmetry, **how)
     teacher = _teacher(config, task, resume)
@@ -99,7 +104,7 @@ def make_agent(
 
 def _teacher(config: TrainConfig, task: TaskRun, resume: Checkpoint | None) -> Teacher:
     """Return the teacher: that of the run that goes on, or what the settings name."""
-    if resume is not None and "teacher" in resume.agent:
+    if resume is not None:
         old, new = resume.config.distill, config.distill
         if (old.teacher, old.teacher_groups) == (new.teacher, new.teacher_groups):
             return teacher_from_state(resume.agent["teacher"], resume.num_actions)

@@ -265,11 +265,8 @@ class Distillation:
         """Continue exactly where `state_dict` was called; the teacher stays the one that is here.
 
         Raises:
-            ValueError: The state is of no distillation.
             RuntimeError: The state is of a student with another shape.
         """
-        if "teacher" not in state:
-            raise ValueError("it is of a run without a teacher, and distill.teacher names one")
         self.actor.load_state_dict(state["actor"])
         # A copy: torch would go on with the very tensors of `state`.
         self._optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ class GuidedCueEnv(CueEnv):
     def __init__(self, num_envs: int, seed: int = 0, *, delay: int = 8) -> None:
         """See `CueEnv`."""
         super().__init__(num_envs, seed, delay=delay)
-        self.obs_dims = {"policy": 2, "guide": 2}
+        self.obs_dims: Mapping[str, int] = {"policy": 2, "guide": 2}
 
     def _observe(self) -> Observations:
         obs = super()._observe()
