@@ -12,62 +12,55 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-from torch import nn
 
-from export.graph import Source
+from export.graph import Source, read_source
 from export.onnx import TARGETS
 from export.parity import GateReport
 from export.write import export_source
-from tests.helpers.checkpoints import make_actor
+from robot_runtime.errors import Refused
+from tests.helpers.checkpoints import make_checkpoint
 from tests.helpers.contracts import quadruped_contract, with_network
-from tests.helpers.networks import Convolution, make_source, recurrent_source
-from trainer.config import NetworkConfig
+from trainer.config import EncoderConfig, NetworkConfig
+
+WIDE: dict[str, Any] = {"actor_hidden": (512, 256, 128)}
+HEADS: dict[str, dict[str, Any]] = {
+    "gaussian": {},
+    "state-gaussian": {"head": "state-gaussian"},
+    "tanh": {"head": "tanh", "action_range": (-3.0, 3.0)},
+    "beta": {"head": "beta", "action_range": (-3.0, 3.0)},
+}
+GRID = (9, 5)
+"""The 45 observations of the plain quadruped, as if they were a picture."""
+
+ENCODERS = {
+    "conv1d": EncoderConfig(kind="conv1d", shape=GRID, width=32, channels=(8, 16)),
+    "conv2d": EncoderConfig(kind="conv2d", shape=GRID, width=32, channels=(8, 16)),
+    "attention": EncoderConfig(kind="attention", shape=GRID, width=32, heads=2),
+}
 
 
-def sources() -> Iterator[tuple[str, str, Callable[[], Source]]]:
-    """Every network there is: what it is, its head, and what makes it."""
+def networks() -> Iterator[tuple[str, str, NetworkConfig]]:
+    """Every network and head there is: what it is, its head, its settings."""
     for activation in ("elu", "relu", "silu", "tanh"):
-        config = NetworkConfig(actor_hidden=(512, 256, 128), activation=activation)
-        yield f"MLP 512-256-128 {activation}", "Gaussian", lambda c=config: _actor(c)
-    raw = NetworkConfig(actor_hidden=(256, 128), normalize_obs=False)
-    yield "MLP 256-128 without normalizer", "Gaussian", lambda: _actor(raw)
-    for activation in (nn.GELU, nn.Mish, nn.SELU):
-        name = f"MLP 16 {activation.__name__.lower()}"
-        yield (
-            name,
-            "tanh",
-            lambda a=activation: recurrent_source(kind="none", activation=a, squash="tanh"),
-        )
-    yield "MLP 16 elu", "Beta", lambda: recurrent_source(kind="none", squash="beta")
+        yield f"MLP, {activation}", "gaussian", NetworkConfig(activation=activation, **WIDE)
+    yield "MLP, no normalizer", "gaussian", NetworkConfig(normalize_obs=False, **WIDE)
+    for head in list(HEADS)[1:]:
+        yield "MLP, elu", head, NetworkConfig(**WIDE, **HEADS[head])
     for kind in ("lstm", "gru"):
-        for layers, squash in ((1, ""), (2, "tanh"), (3, "beta")):
-            head = {"": "Gaussian", "tanh": "tanh", "beta": "Beta"}[squash]
-            yield (
-                f"{kind.upper()} {layers} x 256",
-                head,
-                lambda k=kind, n=layers, s=squash: recurrent_source(
-                    kind=k, layers=n, hidden=256, squash=s
-                ),
-            )
-    yield "convolution", "Gaussian", _convolution
-
-
-def _actor(config: NetworkConfig) -> Source:
-    normalizer = "in_graph" if config.normalize_obs else "none"
-    contract = with_network(quadruped_contract(), normalizer=normalizer)
-    return make_source(make_actor(contract, config), contract)
-
-
-def _convolution() -> Source:
-    contract = quadruped_contract()
-    module = Convolution((contract.observation_dim, contract.num_actions))
-    return make_source(module.requires_grad_(False).eval(), contract)
+        for layers, head in ((1, "gaussian"), (2, "tanh"), (3, "beta")):
+            settings = {"kind": kind, "rnn_hidden": 256, "rnn_layers": layers, **HEADS[head]}
+            yield f"{kind.upper()}, {layers} x 256", head, NetworkConfig(**settings)
+    shared = {"kind": "gru", "rnn_hidden": 64, "shared": True, "trunk_hidden": (64,)}
+    yield "GRU, shared body", "gaussian", NetworkConfig(**shared)
+    for kind, encoder in ENCODERS.items():
+        yield kind, "gaussian", NetworkConfig(encoders=(encoder,))
 
 
 def row(name: str, head: str, target: str, gate: GateReport) -> str:
@@ -85,23 +78,35 @@ def row(name: str, head: str, target: str, gate: GateReport) -> str:
     return f"| {' | '.join(columns)} |"
 
 
+def measured(name: str, head: str, source: Source, target: str, output: Path) -> str:
+    """The line of one export."""
+    try:
+        _, gate = export_source(source, output, target=target)
+    except Refused as refusal:
+        return f"| {name} | {head} | {target} | refused: {refusal} |"
+    return row(name, head, target, gate)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--targets", nargs="+", choices=list(TARGETS), default=list(TARGETS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    head = (
+    columns = (
         *("network", "head", "target", "ONNX", "TorchScript", "torch, other batch"),
         *("largest action", "of the accepted"),
     )
-    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     with tempfile.TemporaryDirectory() as folder:
-        for name, distribution, make in sources():
-            source = make()
+        for name, head, config in networks():
+            normalizer = "in_graph" if config.normalize_obs else "none"
+            contract = with_network(quadruped_contract(), normalizer=normalizer)
+            made = make_checkpoint(Path(folder) / "it.pt", contract, network=config)
+            source = read_source(made.path)
             for target in arguments.targets:
-                _, gate = export_source(source, Path(folder) / "policy.onnx", target=target)
-                print(row(name, distribution, target, gate), flush=True)
+                line = measured(name, head, source, target, Path(folder) / "policy.onnx")
+                print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ def check_contract(
     _check_others(contract, model, sheet)
     _note_sides(contract, sheet)
     _note_servos(contract, model, sheet)
+    _note_gravity(contract, sheet)
     speed = [t.name for b in contract.observation for t in b.terms if t.source == "base_lin_vel"]
     if speed and not allow_privileged:
         raise Refused(
@@ -129,6 +130,16 @@ def _note_pose(joint: Joint, other: Joint, sheet: Sheet) -> None:
             f"asymmetry: the default position of {joint.name} is {joint.default_pos:g}, of "
             f"{other.name} {other.default_pos:g}"
         )
+
+
+def _note_gravity(contract: PolicyContract, sheet: Sheet) -> None:
+    """Gravity is a unit vector, down is -1: a policy fed with metres per second squared falls."""
+    for term in (term for block in contract.observation for term in block.terms):
+        if term.source == "projected_gravity" and set(term.scale) != {1.0}:
+            sheet.note(
+                f"term '{term.name}' scales gravity by {', '.join(f'{s:g}' for s in term.scale)}: "
+                "here gravity is the unit vector that points down, (0, 0, -1) for an upright robot"
+            )
 
 
 def _note_servos(contract: PolicyContract, model: ModelFacts, sheet: Sheet) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from export.importers.model import ModelBody
 from export.importers.motion_graph import MotionLayout
 from export.importers.reading import one_line
 from robot_runtime.errors import BadInput
@@ -45,7 +47,7 @@ class MotionReference:
         pos, vel, quats = self._session.run(wanted, {self._obs: blank, "time_step": time})
         quat = quats.reshape(-1, 4)[layout.anchor].astype(np.float64)
         motion = _matrix(np.roll(quat, 1) if layout.quat_last else quat)
-        robot = self._anchor(obs.astype(np.float64))
+        robot = anchor_rotation(layout.chain, layout.hinges, obs.astype(np.float64))
         if self._turn is None:
             self._turn = _turn(robot, motion) if layout.align else np.eye(3)
         relative = robot.T @ self._turn @ motion
@@ -64,15 +66,24 @@ class MotionReference:
         (action,) = self._session.run([self._output], {self._obs: whole, "time_step": time})
         return np.asarray(action, np.float32).reshape(-1)
 
-    def _anchor(self, obs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rotation matrix of the anchor in the world."""
-        turn = _matrix(obs[:4])
-        angles = dict(zip(self._layout.hinges, obs[4:], strict=False))
-        for body in self._layout.chain:
-            turn = turn @ _matrix(np.array(body.quat))
-            for name, axis, zero in body.hinges:
-                turn = turn @ _about(np.array(axis), angles[name] - zero)
-        return turn
+
+def anchor_rotation(
+    chain: Sequence[ModelBody], hinges: Sequence[str], obs: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Rotation matrix of a body in the world, from the base's attitude and the joints between.
+
+    Args:
+        chain: The bodies from below the base to that body.
+        hinges: Joints between them.
+        obs: Quaternion of the base w, x, y, z and the joints' angles, [rad], and whatever follows.
+    """
+    turn = _matrix(obs[:4])
+    angles = dict(zip(hinges, obs[4:], strict=False))
+    for body in chain:
+        turn = turn @ _matrix(np.array(body.quat))
+        for name, axis, zero in body.hinges:
+            turn = turn @ _about(np.array(axis), angles[name] - zero)
+    return turn
 
 
 def _matrix(quat: NDArray[np.float64]) -> NDArray[np.float64]:
