@@ -70,16 +70,22 @@ def learn(iterations: int) -> ActMean:
 
 
 @torch.no_grad()
-def record(act: ActMean) -> Motion:
-    """Let the policy walk and return what the robot does."""
-    env = make_env(low_trot(), CLIPS, 1)
+def walk(env: RobotEnv, act: ActMean, *, seconds: float, settle: float) -> Motion:
+    """Let a policy walk without exploration and return what the robots do, a clip for each.
+
+    Args:
+        env: The environment, with the group `amp`.
+        act: The policy.
+        seconds: How long to record, [s].
+        settle: How long to walk before that, [s].
+    """
     obs, frames = env.reset(), []
-    for step in range(round((SETTLE + SECONDS) / env.step_dt)):
+    for step in range(round((settle + seconds) / env.step_dt)):
         result = env.step(act(obs["policy"]))
         obs = result.obs
         if bool((result.terminated | result.truncated).any()):
-            sys.exit("the robot fell")
-        if step * env.step_dt >= SETTLE:
+            sys.exit("a robot fell")
+        if step * env.step_dt >= settle:
             frames.append(obs[GROUP].numpy().copy())
     clips = tuple(np.ascontiguousarray(clip) for clip in np.stack(frames, axis=1))
     return Motion(names=env.feature_names[GROUP], dt=env.step_dt, clips=clips)
@@ -91,7 +97,8 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--iterations", type=int, default=300)
     options = parser.parse_args()
-    motion = record(learn(options.iterations))
+    env = make_env(low_trot(), CLIPS, 1)
+    motion = walk(env, learn(options.iterations), seconds=SECONDS, settle=SETTLE)
     save_motion(options.file, motion)
     frames = np.concatenate(motion.clips)
     height = frames[:, motion.names.index("base_height")].mean()
