@@ -31,6 +31,7 @@ from tests.helpers.docs import PAGES, ROOT, filled, run_example
 from tests.helpers.policies import mlp_model, synthesized_trace, write_random_policy
 from tests.robot_runtime.policy.test_fields import OFF_PATH, ON_PATH
 from trainer.config import (
+    DistillConfig,
     EncoderConfig,
     EvaluationConfig,
     NetworkConfig,
@@ -310,9 +311,10 @@ def test_training_names_every_setting() -> None:
         ("network.encoders.N.", EncoderConfig),
         ("ppo.", PPOConfig),
         ("ppo.symmetry.", SymmetryConfig),
+        ("distill.", DistillConfig),
     ):
         for field in dataclasses.fields(kind):
-            if field.name not in {"evaluation", "network", "ppo", "symmetry"}:
+            if not dataclasses.is_dataclass(getattr(kind(), field.name)):
                 assert f"| `{prefix}{field.name}` |" in text
 
 

@@ -36,6 +36,7 @@ from sim2sim.metrics import Thresholds
 from sim2sim.scenarios import nominal_schedule
 from tests.helpers.contracts import quadruped_contract
 from trainer.config import (
+    DistillConfig,
     EncoderConfig,
     EvaluationConfig,
     NetworkConfig,
@@ -128,6 +129,7 @@ def settings_table() -> str:
         ("network.encoders.N.", EncoderConfig, EncoderConfig()),
         ("ppo.", PPOConfig, recipe.ppo),
         ("ppo.symmetry.", SymmetryConfig, recipe.ppo.symmetry),
+        ("distill.", DistillConfig, recipe.distill),
     ):
         docs, defaults = attribute_docs(kind), kind()
         for field in dataclasses.fields(kind):
