@@ -29,6 +29,7 @@ class Evidence:
         weights: Its weights by name, the normalizer's left out.
         features: Names of the elements of an observation.
         actions: Names of the elements of an action.
+        squashed: Whether the network ends in a squash, which bounds its actions.
     """
 
     reference: StepNetwork
@@ -36,6 +37,7 @@ class Evidence:
     weights: Mapping[str, NDArray[np.float32]]
     features: list[str]
     actions: list[str]
+    squashed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

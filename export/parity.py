@@ -27,6 +27,14 @@ batch changes, so equal bits are no sane demand; one weight changed by one part 
 above it.
 """
 
+SQUASHED_ROOM = 10.0
+"""How many times more may be accepted of a squashed action, where the checkpoint needs it.
+
+A squash bounds the action but not what goes into it: far out, numbers of 100 cancel to one of 1,
+and their rounding is that of numbers of 100. How much that is shows between the checkpoint's own
+batches; twice of it is accepted, up to this.
+"""
+
 BATCHES = (64, 1)
 """The batches that everything is run with: many at once, and one as on the robot."""
 
@@ -73,7 +81,8 @@ class GroupReport:
     Attributes:
         observations: How many.
         largest_action: Largest absolute action of the checkpoint.
-        tolerance: Largest accepted difference, `TOLERANCE` times max(1, ``largest_action``).
+        tolerance: Largest accepted difference, `TOLERANCE` times max(1, ``largest_action``); of
+            squashed actions up to `SQUASHED_ROOM` times that.
         error: Largest difference of anything.
     """
 
@@ -163,6 +172,8 @@ def run_gate(
         if probe.name == "recorded":
             comparison.check("golden trace", trace.network_action.reshape(expected.shape))
         alone = act(evidence.reference, probe.obs, probe.starts, one)
+        if evidence.squashed:
+            comparison.make_room(alone)
         comparison.check(f"checkpoint, batch {one}", alone)
         for candidate in candidates:
             for batch in BATCHES if candidate.batched else (one,):
@@ -210,12 +221,21 @@ class _Comparison:
             )
         self._probe, self._expected = probe, expected
         tolerance, known = TOLERANCE * max(1.0, largest), self.groups.get(probe.name)
+        if known is not None:
+            tolerance = max(tolerance, known.tolerance)
         self.groups[probe.name] = GroupReport(
             observations=probe.count,
             largest_action=largest,
             tolerance=tolerance,
             error=0.0 if known is None else known.error,
         )
+
+    def make_room(self, alone: NDArray[np.float32]) -> None:
+        """Accept twice what the checkpoint differs from itself, within `SQUASHED_ROOM`."""
+        group = self.groups[self._probe.name]
+        own = float(np.abs(alone.astype(np.float64) - self._expected).max())
+        wider = min(max(group.tolerance, 2.0 * own), SQUASHED_ROOM * group.tolerance)
+        self.groups[self._probe.name] = dataclasses.replace(group, tolerance=wider)
 
     def check(
         self, what: str, found: NDArray[np.float32], candidate: Candidate | None = None
@@ -233,12 +253,19 @@ class _Comparison:
         if not error <= group.tolerance:
             raise GateFailed(
                 f"checkpoint and {what} differ by {error:.3g} on {probe.name} observations, "
-                f"accepted is {group.tolerance:.3g} ({TOLERANCE:g} x max(1, largest action "
-                f"{group.largest_action:.3g})){self._cause(found, candidate)}; nothing was written"
+                f"accepted is {group.tolerance:.3g} ({self._rule(group)})"
+                f"{self._cause(found, candidate)}; nothing was written"
             )
         self.errors[what] = max(self.errors.get(what, 0.0), error)
         if error > group.error:
             self.groups[probe.name] = dataclasses.replace(group, error=error)
+
+    def _rule(self, group: GroupReport) -> str:
+        """Where a tolerance comes from."""
+        plain = TOLERANCE * max(1.0, group.largest_action)
+        rule = f"{TOLERANCE:g} x max(1, largest action {group.largest_action:.3g})"
+        wider = "twice what the checkpoint differs from itself, more than "
+        return (wider if group.tolerance > plain else "") + rule
 
     def _cause(self, found: NDArray[np.float32], candidate: Candidate | None) -> str:
         if candidate is None:

@@ -264,6 +264,7 @@ def evidence_of(source: Source) -> Evidence:
         weights=weights,
         features=observation_labels(source.contract),
         actions=[f"action of {name}" for name in source.contract.action_joints],
+        squashed=source.spec is not None and source.spec.squash is not None,
     )
 
 

@@ -11,8 +11,10 @@ import onnx
 import pytest
 import torch
 
-from export.write import export_checkpoint
+from export.graph import read_source
+from export.write import export_checkpoint, export_source
 from robot_runtime.cli import main
+from robot_runtime.errors import GateFailed
 from robot_runtime.policy.file import open_policy
 from tests.helpers.checkpoints import make_checkpoint
 from trainer.checkpoint import build_actor, load_checkpoint
@@ -97,3 +99,24 @@ def test_the_quadruped_trains_with_a_memory_and_is_exported(
     (state,) = policy.contract.network.states
     assert (state.input, state.output, state.shape) == ("h_in", "h_out", (1, 1, 16))
     assert policy.trace.origin == "recorded"
+
+
+def test_a_squashed_action_far_out_is_held_against_what_torch_makes_of_it(tmp_path: Path) -> None:
+    """Numbers of 100 that cancel before the squash: torch itself differs by more than 2e-6 x 3.
+
+    A fault is as far from that as from anything: a weight changed by a hundredth is refused.
+    """
+    network = NetworkConfig(actor_hidden=(512, 256, 128), head="tanh", action_range=(-3.0, 3.0))
+    made = make_checkpoint(tmp_path / "it.pt", network=network)
+    output = tmp_path / "policy.onnx"
+    gate = export_checkpoint(made.path, output).gate
+    far, near = gate.groups["outliers"], gate.groups["ordinary"]
+    assert far.largest_action <= 3.0
+    assert 2e-6 * 3.0 < far.tolerance <= 10 * 2e-6 * 3.0
+    assert near.tolerance <= far.tolerance
+    assert far.error <= far.tolerance
+    source = read_source(made.path)
+    assert source.spec is not None
+    source.spec.layers[1].weight[7, 11] *= 1.01
+    with pytest.raises(GateFailed, match="twice what the checkpoint differs from itself"):
+        export_source(source, output, target="ort-1.10")
