@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -42,7 +43,20 @@ Details of Proximal Policy Optimization", ICLR blog 2022)."""
 
 
 def gymnasium_task(name: str) -> MakeTask:
-    """Return the task of a registered environment.
+    """Return the task of a registered environment; see `gymnasium_maker`."""
+    build = gymnasium_maker(name)
+
+    def make(*, num_envs: int, seed: int, device: str, num_threads: int) -> TaskRun:
+        """Build the environments in this process, one after the other."""
+        del num_threads
+        envs = SyncVectorEnv([build] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        return TaskRun(env=GymnasiumEnv(envs, seed=seed, device=device), train=RECIPE)
+
+    return make
+
+
+def gymnasium_maker(name: str) -> Callable[[], gymnasium.Env[Any, Any]]:
+    """Return what builds one environment of a task.
 
     Args:
         name: ``gym:ID``, with arguments like ``gym:LunarLander-v3?enable_wind=True&gravity=-9.0``.
@@ -52,15 +66,7 @@ def gymnasium_task(name: str) -> MakeTask:
     """
     identifier, _, query = name.removeprefix(PREFIX).partition("?")
     arguments = dict(_argument(name, part) for part in query.split("&") if part)
-
-    def make(*, num_envs: int, seed: int, device: str, num_threads: int) -> TaskRun:
-        """Build the environments in this process, one after the other."""
-        del num_threads
-        build = functools.partial(_make_one, identifier, arguments)
-        envs = SyncVectorEnv([build] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-        return TaskRun(env=GymnasiumEnv(envs, seed=seed, device=device), train=RECIPE)
-
-    return make
+    return functools.partial(_make_one, identifier, arguments)
 
 
 def _make_one(identifier: str, arguments: dict[str, Any]) -> gymnasium.Env[Any, Any]:

@@ -147,3 +147,33 @@ def test_a_runner_of_rsl_rl_learns_on_our_robot(tmp_path: Path) -> None:
     assert not torch.equal(before["mlp.0.weight"], after["mlp.0.weight"])
     assert int(after["obs_normalizer.count"]) == 24
     assert all(value.isfinite().all() for value in after.values())
+
+
+def test_stable_baselines3_learns_on_our_robot_and_sees_what_we_see() -> None:
+    sb3 = pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.vec_env import (  # pyright: ignore[reportMissingImports]
+        DummyVecEnv,
+    )
+
+    def one() -> GymnasiumSingleEnv:
+        return GymnasiumSingleEnv(lambda seed: quadruped(1, seed), action_bound=100.0)
+
+    shape = {"net_arch": [16]}
+    model = sb3.PPO(
+        "MlpPolicy", DummyVecEnv([one, one]), n_steps=24, batch_size=16, n_epochs=2, seed=3,
+        device="cpu", policy_kwargs=shape,
+    )  # fmt: skip
+    before = {k: v.clone() for k, v in model.policy.state_dict().items()}
+    model.learn(48)
+    after = model.policy.state_dict()
+    assert not torch.equal(before["action_net.weight"], after["action_net.weight"])
+    assert all(value.isfinite().all() for value in after.values())
+    # It has numbered its environments from its seed on: the second one again, by ourselves.
+    buffer, env = model.rollout_buffer, quadruped(1, seed=4)
+    obs = env.reset()["policy"]
+    # To learn it has put its rows one environment after the other, all but the rewards.
+    for t in range(24):
+        np.testing.assert_array_equal(buffer.observations[24 + t], obs[0].numpy())
+        result = env.step(torch.from_numpy(buffer.actions[24 + t : 25 + t]))
+        assert buffer.rewards[t, 1] == float(result.reward[0])
+        obs = result.obs["policy"]

@@ -1,0 +1,175 @@
+"""PPO against stable-baselines3 2.9.2 on MuJoCo tasks of gymnasium: return, wall and CPU time.
+
+    python benchmarks/against_sb3.py                    three tasks, three seeds: some 20 minutes
+    python benchmarks/against_sb3.py --steps 10000      to see that it works
+    python benchmarks/against_sb3.py --task Hopper-v5   one task; may be given again
+
+Same network, same hyperparameters, same environments, one process, one thread. The two take turns:
+one iteration of ours, one of theirs, the other way round the next time, so that whatever else the
+machine does meets both. Time is that of collecting and learning, from the second iteration on;
+loggers and checkpoints are in neither. Afterwards both policies are judged without exploration on
+the same fresh episodes.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+# The benchmark is run as a file, and its other half lies beside it.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+
+from benchmarks.sb3_opponent import NAME, Opponent
+from trainer.config import TrainConfig
+from trainer.envs.gymnasium_task import RECIPE, gymnasium_task
+from trainer.evaluation import evaluate
+from trainer.networks.policy import DeterministicPolicy
+from trainer.train import Run
+
+TASKS = ("HalfCheetah-v5", "Hopper-v5", "InvertedDoublePendulum-v5")
+STEPS = 150_000
+EPISODES = 20
+TIME_GATE = 0.8
+"""Largest share of their wall time, over the seeds of a task."""
+
+CONFIG = replace(
+    RECIPE, ppo=replace(RECIPE.ppo, lr_anneal="none", value_clip=None, adam_eps=1e-5)
+)  # fmt: skip
+"""Our recipe for gymnasium as far as both have it: the value loss is not clipped, the learning rate
+stays, Adam's epsilon is theirs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What came out of one seed.
+
+    Attributes:
+        seed: The seed.
+        ours: Mean return of our policy.
+        theirs: Mean return of theirs.
+        wall_ours: Wall time of our iterations, [s].
+        wall_theirs: Wall time of their iterations, [s].
+        cpu_ours: CPU time of our iterations, [s].
+        cpu_theirs: CPU time of their iterations, [s].
+    """
+
+    seed: int
+    ours: float
+    theirs: float
+    wall_ours: float
+    wall_theirs: float
+    cpu_ours: float
+    cpu_theirs: float
+
+
+def main() -> int:
+    """Run the benchmark; exit code 1 if a gate fails."""
+    parser = argparse.ArgumentParser(description=f"PPO against {NAME}.")
+    parser.add_argument("--task", action="append", help=f"default: {', '.join(TASKS)}")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"default: {STEPS}")
+    parser.add_argument("--seeds", type=int, default=3, help="how many (default: 3)")
+    parser.add_argument("--json", type=Path, help="also write the figures there")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rollout = CONFIG.num_envs * CONFIG.ppo.num_steps
+    config = replace(CONFIG, iterations=max(2, options.steps // rollout))
+    steps = config.iterations * rollout
+    print(f"{config.num_envs} environments, {steps} steps, {options.seeds} seeds, {NAME}")
+    tables: dict[str, dict[str, Any]] = {}
+    for task in options.task or TASKS:
+        results = [duel(task, replace(config, seed=seed)) for seed in range(options.seeds)]
+        tables[task] = summary(results)
+        _tell(task, tables[task])
+        if options.json:
+            options.json.write_text(json.dumps(tables, indent=2) + "\n", encoding="utf-8")
+    return 0 if all(table["passed"] for table in tables.values()) else 1
+
+
+def duel(task: str, config: TrainConfig) -> Result:
+    """Train both, in turn, and judge both."""
+    name = f"gym:{task}"
+    make = gymnasium_task(name)
+    how: dict[str, Any] = {"device": "cpu", "num_threads": 1}
+    ours = Run(name, make(num_envs=config.num_envs, seed=config.seed, **how), config)
+    theirs = Opponent(name, config)
+    sides: list[Callable[[], Any]] = [ours.step, theirs.iterate]
+    wall, cpu = [0.0, 0.0], [0.0, 0.0]
+    for iteration in range(config.iterations):
+        for side in (0, 1) if iteration % 2 else (1, 0):
+            before = time.perf_counter(), time.process_time()
+            sides[side]()
+            if iteration:
+                wall[side] += time.perf_counter() - before[0]
+                cpu[side] += time.process_time() - before[1]
+    policies = (DeterministicPolicy(ours.agent.actor), theirs.policy())
+    # Each gets environments with the same seed: the same episodes.
+    judged = [
+        evaluate(policy, make(num_envs=EPISODES, seed=1_000_003 + config.seed, **how).env)
+        for policy in policies
+    ]
+    return Result(
+        seed=config.seed,
+        ours=judged[0].mean_return,
+        theirs=judged[1].mean_return,
+        wall_ours=wall[0],
+        wall_theirs=wall[1],
+        cpu_ours=cpu[0],
+        cpu_theirs=cpu[1],
+    )
+
+
+def summary(results: Sequence[Result]) -> dict[str, Any]:
+    """Return the figures of a task, and whether they pass."""
+
+    def total(name: str) -> float:
+        return sum(getattr(result, name) for result in results)
+
+    ours, theirs = ([getattr(r, side) for r in results] for side in ("ours", "theirs"))
+    wall = total("wall_ours") / total("wall_theirs")
+    not_worse = max(ours) >= min(theirs)
+    return {
+        "seeds": [asdict(result) for result in results],
+        "return ours": _range(ours),
+        "return theirs": _range(theirs),
+        "not worse": not_worse,
+        "wall ours [s]": total("wall_ours") / len(results),
+        "wall theirs [s]": total("wall_theirs") / len(results),
+        "wall ratio": wall,
+        "cpu ratio": total("cpu_ours") / total("cpu_theirs"),
+        "passed": not_worse and wall <= TIME_GATE,
+    }
+
+
+def _range(values: Sequence[float]) -> dict[str, float]:
+    return {"mean": sum(values) / len(values), "low": min(values), "high": max(values)}
+
+
+def _tell(task: str, table: dict[str, Any]) -> None:
+    """Print the figures of a task."""
+    sides = []
+    for side in ("ours", "theirs"):
+        found = table[f"return {side}"]
+        sides.append(f"{side} {found['mean']:.0f} ({found['low']:.0f} to {found['high']:.0f})")
+    print(
+        f"{task}: return {', '.join(sides)}; a seed takes {table['wall ours [s]']:.0f} s and "
+        f"{table['wall theirs [s]']:.0f} s: wall {table['wall ratio']:.2f}, "
+        f"CPU {table['cpu ratio']:.2f}; {'passed' if table['passed'] else 'FAILED'}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

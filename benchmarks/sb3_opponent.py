@@ -1,0 +1,143 @@
+"""PPO of stable-baselines3 2.9.2 with our settings, on environments of gymnasium."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import torch
+from gymnasium.wrappers import TransformReward
+from stable_baselines3 import PPO  # pyright: ignore[reportMissingImports]
+from stable_baselines3.common.callbacks import (  # pyright: ignore[reportMissingImports]
+    BaseCallback,
+)
+from stable_baselines3.common.vec_env import (  # pyright: ignore[reportMissingImports]
+    DummyVecEnv,
+    VecNormalize,
+)
+from torch import Tensor
+
+from trainer.config import PPOConfig, TrainConfig
+from trainer.envs.gymnasium_task import gymnasium_maker
+
+NAME = "stable-baselines3 2.9.2"
+
+_ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}
+
+
+class Opponent:
+    """A model of stable-baselines3 and its environments.
+
+    Attributes:
+        model: The model.
+    """
+
+    def __init__(self, task: str, config: TrainConfig) -> None:
+        """Build them.
+
+        Args:
+            task: Name of the task, ``gym:ID``.
+            config: Our settings.
+
+        Raises:
+            ValueError: A setting of ours has no counterpart there.
+        """
+        make = functools.partial(_make, task, config.ppo.reward_scale)
+        self._envs: Any = DummyVecEnv([make] * config.num_envs)
+        self._envs.seed(config.seed)
+        if config.network.normalize_obs:
+            clip = config.network.obs_clip
+            self._envs = VecNormalize(self._envs, norm_reward=False, clip_obs=clip or math.inf)
+        self.model: Any = PPO("MlpPolicy", self._envs, device="cpu", **_settings(config))
+        self._rollout = config.num_envs * config.ppo.num_steps
+
+    def iterate(self) -> None:
+        """Collect a rollout and learn from it."""
+        self.model.learn(self._rollout, reset_num_timesteps=False)
+
+    def learn(self, iterations: int, each: Callable[[int, int], None]) -> None:
+        """Learn for so many iterations.
+
+        Args:
+            iterations: How many.
+            each: Called with iteration, from 1, and environment steps after every update but the
+                last; nothing that it does is part of what is learned.
+        """
+        self.model.learn(iterations * self._rollout, callback=_Each(each))
+        each(iterations, self.model.num_timesteps)
+
+    def policy(self) -> Callable[[Tensor], Tensor]:
+        """Return the policy without exploration, for raw observations, with what it knows now."""
+
+        def act(obs: Tensor) -> Tensor:
+            array = obs.numpy()
+            if isinstance(self._envs, VecNormalize):
+                array = self._envs.normalize_obs(array)
+            action, _ = self.model.predict(array, deterministic=True)
+            return torch.as_tensor(action, dtype=torch.float32).reshape(len(obs), -1)
+
+        return act
+
+
+class _Each(BaseCallback):
+    """Calls a function between an update and the next rollout."""
+
+    def __init__(self, each: Callable[[int, int], None]) -> None:
+        super().__init__()
+        self._each, self._rollouts = each, 0
+
+    def _on_rollout_start(self) -> None:
+        if self._rollouts:
+            self._each(self._rollouts, self.num_timesteps)
+        self._rollouts += 1
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def _make(task: str, scale: float) -> gymnasium.Env[Any, Any]:
+    env = gymnasium_maker(task)()
+    return env if scale == 1.0 else TransformReward(env, lambda reward: scale * float(reward))
+
+
+def _settings(config: TrainConfig) -> dict[str, Any]:
+    """Return the keywords of their PPO that mean what our settings do."""
+    network, ppo = config.network, config.ppo
+    _demand(ppo.grad_clip == "joint", "grad_clip", ppo.grad_clip)
+    _demand(ppo.normalize_advantage == "minibatch", "normalize_advantage", ppo.normalize_advantage)
+    _demand(ppo.desired_kl is None, "desired_kl", ppo.desired_kl)
+    return {
+        "n_steps": ppo.num_steps,
+        "batch_size": config.num_envs * ppo.num_steps // ppo.minibatches,
+        "n_epochs": ppo.epochs,
+        "gamma": ppo.gamma,
+        "gae_lambda": ppo.gae_lambda,
+        "clip_range": ppo.clip,
+        "clip_range_vf": ppo.value_clip,
+        "ent_coef": ppo.entropy_coef,
+        "vf_coef": ppo.value_coef,
+        "max_grad_norm": ppo.max_grad_norm,
+        "learning_rate": _learning_rate(ppo),
+        "seed": config.seed,
+        "policy_kwargs": {
+            "net_arch": {"pi": [*network.actor_hidden], "vf": [*network.critic_hidden]},
+            "activation_fn": _ACTIVATIONS[network.activation],
+            "log_std_init": math.log(network.init_std),
+            "optimizer_kwargs": {"eps": ppo.adam_eps},
+        },
+    }
+
+
+def _learning_rate(ppo: PPOConfig) -> float | Callable[[float], float]:
+    if ppo.lr_anneal == "none":
+        return ppo.learning_rate
+    start, end = ppo.learning_rate, ppo.min_lr
+    return lambda remaining: end + (start - end) * remaining
+
+
+def _demand(holds: bool, name: str, value: Any) -> None:
+    if not holds:
+        raise ValueError(f"ppo.{name} = {value} has no counterpart in {NAME}")
