@@ -31,11 +31,13 @@ from tests.helpers.docs import PAGES, ROOT, filled, run_example
 from tests.helpers.policies import mlp_model, synthesized_trace, write_random_policy
 from tests.robot_runtime.policy.test_fields import OFF_PATH, ON_PATH
 from trainer.config import (
+    AmpConfig,
     DistillConfig,
     EncoderConfig,
     EvaluationConfig,
     NetworkConfig,
     PPOConfig,
+    RndConfig,
     SymmetryConfig,
     TrainConfig,
 )
@@ -311,6 +313,8 @@ def test_training_names_every_setting() -> None:
         ("network.encoders.N.", EncoderConfig),
         ("ppo.", PPOConfig),
         ("ppo.symmetry.", SymmetryConfig),
+        ("rnd.", RndConfig),
+        ("amp.", AmpConfig),
         ("distill.", DistillConfig),
     ):
         for field in dataclasses.fields(kind):

@@ -36,11 +36,13 @@ from sim2sim.metrics import Thresholds
 from sim2sim.scenarios import nominal_schedule
 from tests.helpers.contracts import quadruped_contract
 from trainer.config import (
+    AmpConfig,
     DistillConfig,
     EncoderConfig,
     EvaluationConfig,
     NetworkConfig,
     PPOConfig,
+    RndConfig,
     SymmetryConfig,
     TrainConfig,
 )
@@ -129,6 +131,8 @@ def settings_table() -> str:
         ("network.encoders.N.", EncoderConfig, EncoderConfig()),
         ("ppo.", PPOConfig, recipe.ppo),
         ("ppo.symmetry.", SymmetryConfig, recipe.ppo.symmetry),
+        ("rnd.", RndConfig, recipe.rnd),
+        ("amp.", AmpConfig, recipe.amp),
         ("distill.", DistillConfig, recipe.distill),
     ):
         docs, defaults = attribute_docs(kind), kind()
