@@ -38,6 +38,12 @@ def torchrun(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *arguments]
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes have written that torchrun has started."""
@@ -187,11 +193,28 @@ def test_a_failure_ends_all_with_its_traceback(tmp_path: Path) -> None:
     assert time.monotonic() - begin < 120.0
 
 
+def test_a_process_that_is_gone_is_missed_without_torchrun(tmp_path: Path) -> None:
+    """Other launchers set the same variables and may leave the processes to themselves."""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "trainer", "toy-crash", "--num-envs", "4", "--out", "out"],
+            cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+            env=environment() | where
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "TOY_CRASH": "gone"},
+        )
+        for rank in RANKS
+    ]  # fmt: skip
+    _, told = processes[0].communicate(timeout=120)
+    left = time.time() - float((tmp_path / "failed").read_text())
+    processes[1].communicate(timeout=60)
+    assert [process.returncode for process in processes] == [1, 9], told
+    assert "rank 0 of 2: error: rank 0 cannot reach the other processes" in told
+    assert left < 30.0
+
+
 def test_two_nodes_train_and_tell_once(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
     command = torchrun("--nnodes", "2", "--nproc-per-node", "1", *where, "-m", "trainer")
     verb = ["toy-point", "--num-envs", "4", "--iterations", "2", "--out", "out"]
     nodes = [
@@ -216,3 +239,13 @@ def test_without_others_nothing_is_done() -> None:
     assert ALONE.gather("x") == ["x"]
     assert ALONE.from_first(measured) is measured
     assert ALONE.seed(11) == 11
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are not two GPUs")
+def test_two_gpus_train(tmp_path: Path) -> None:
+    command = torchrun("--standalone", "--nproc-per-node", "2", "-m", "trainer", "toy-point")
+    options = ["--device", "cuda", "--iterations", "30", "--compare-every", "1", "--out", "out"]
+    subprocess.run([*command, *options], cwd=tmp_path, env=environment(), check=True, timeout=300)
+    rewards = [row["rollout/reward"] for row in read_metrics(tmp_path / "out")]
+    assert rewards[-1] > 0.5 * rewards[0]

@@ -1,4 +1,7 @@
-"""A toy task that fails in the second process while the first one waits for its simulator."""
+"""A toy task that fails in the second process while the first one waits for its simulator.
+
+With `TOY_CRASH=gone` the second process is gone without a word, and the first one does not wait.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from torch import Tensor
 from trainer.env import StepResult
 from trainer.tasks.base import TaskRun
 
+GONE = os.environ.get("TOY_CRASH") == "gone"
+
 
 class Failing(surefoot_toys.PointEnv):
     """Fails after a while, and leaves the time in the file `failed`."""
@@ -24,8 +29,10 @@ class Failing(surefoot_toys.PointEnv):
         self.steps += 1
         if self.steps == 40 and os.environ.get("RANK") == "1":
             Path("failed").write_text(str(time.time()))
+            if GONE:
+                os._exit(9)
             raise RuntimeError("the cable is cut")
-        if self.steps == 40:
+        if self.steps == 40 and not GONE:
             time.sleep(300.0)
         return super().step(actions)
 
