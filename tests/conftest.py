@@ -20,10 +20,20 @@ from robot_runtime.control.safety import SafetyLimits
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("house")
 
+NUM_GPUS = 0
 with contextlib.suppress(ModuleNotFoundError):
     import torch
 
     torch.set_num_threads(1)
+    NUM_GPUS = torch.cuda.device_count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none."""
+    if not NUM_GPUS:
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
 @pytest.fixture
