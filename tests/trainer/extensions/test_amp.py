@@ -15,13 +15,21 @@ from tests.trainer.extensions.rollouts import make_rollout
 from tests.trainer.toys.orbit import TURN, PlaneEnv, orbit
 from tests.trainer.toys.surefoot_toys import make
 from trainer.checkpoint import load_checkpoint, save_checkpoint
-from trainer.config import AmpConfig, InvalidSetting, NetworkConfig, PPOConfig, TrainConfig
+from trainer.config import (
+    AmpConfig,
+    InvalidSetting,
+    NetworkConfig,
+    PPOConfig,
+    RndConfig,
+    TrainConfig,
+)
+from trainer.envs.mirror_check import make_mirror_table
 from trainer.envs.robot_env import RobotEnv
 from trainer.extensions.amp import MotionPrior, gradient_penalty, least_squares, style_reward
 from trainer.extensions.motion import Motion, load_motion, save_motion
 from trainer.rollout import Rollout
 from trainer.tasks.base import TaskRun
-from trainer.tasks.quadruped_flat import env_config
+from trainer.tasks.quadruped_flat import env_config, train_config
 from trainer.train import Run
 
 CPU = torch.device("cpu")
@@ -298,3 +306,37 @@ def test_the_robot_shows_its_motion_when_asked_and_only_then() -> None:
     # Noise-free, and in all that a step returns.
     assert result.final_obs is not None
     assert torch.equal(result.final_obs["amp"], shown)
+
+
+TROT = Path(__file__).parents[1] / "data" / "trot.npz"
+
+
+def test_the_quadruped_takes_its_reference_and_curiosity_beside_it(tmp_path: Path) -> None:
+    """Also a motion whose features lie in another order and at another rate."""
+    motion = load_motion(TROT)
+    assert TROT.stat().st_size < 100_000
+    other = motion.select(motion.names[::-1], "").resample(0.01)
+    save_motion(tmp_path / "other.npz", other)
+    references: list[Tensor] = []
+    for path in (TROT, tmp_path / "other.npz"):
+        recipe = train_config()
+        config = replace(
+            recipe,
+            num_envs=16,
+            ppo=replace(recipe.ppo, num_steps=8),
+            amp=AmpConfig(motion=str(path)),
+            rnd=RndConfig(weight=0.01),
+        )
+        env = RobotEnv(env_config(), num_envs=16, num_threads=1)
+        run = Run(
+            "walk", TaskRun(env=env, train=config, symmetry=make_mirror_table(env_config())), config
+        )
+        metrics = run.step()
+        assert 0.0 < metrics["amp/style"] <= 1.0
+        assert metrics["rnd/novelty"] > 0.0
+        assert metrics["rnd/weight"] == pytest.approx(0.01)
+        prior = run.extensions["amp"]
+        assert isinstance(prior, MotionPrior)
+        references.append(prior.reference)
+    # The same motion, found by name: the fine one is met at every other of its frames.
+    torch.testing.assert_close(references[0][:50], references[1][:50])
