@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from types import FrameType
 from typing import Any, NoReturn
 
 from robot_runtime.errors import BadInput, ExitCode, MissingExtra, SurefootError
@@ -154,16 +155,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _one_kind_of_stop() -> Generator[None]:
     """Let SIGTERM and SIGHUP end a verb as Ctrl-C does.
 
-    By default they kill at once: temporary files stay, and nothing is put back.
+    By default they kill at once: temporary files stay, and nothing is put back. And whatever comes
+    of an interrupt is one: modules in C turn it into an ImportError while they are loaded.
     """
     before: dict[signal.Signals, Any] = {}
+    seen: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        seen.append(number)
+        raise KeyboardInterrupt
+
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # Who ignores one (nohup) means it.
             if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, signal.default_int_handler)
+                before[number] = signal.signal(number, stop)
     try:
         yield
+    except Exception as error:
+        if seen:
+            raise KeyboardInterrupt from error
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -45,7 +45,8 @@ What is run:
   stop 2 s) from drawn starts, the same with drawn disturbances, or one constant command, from the
   model's own pose or, with --scenarios, from as many drawn starts.
 
-Exit codes: 0 passed, 1 failed a check, 2 bad input or refused.
+Exit codes: 0 passed, 1 failed a check, 2 bad input or refused, 130 interrupted by Ctrl-C, SIGTERM
+or SIGHUP; then nothing is written.
 
 examples:
   surefoot sim2sim policy.onnx --report page.html
@@ -53,6 +54,9 @@ examples:
   surefoot sim2sim policy.onnx --model scene.xml --command 0.5,0,0 --duration 20
   surefoot sim2sim policy.onnx --command 0.5,0,0 --scenarios 10
 """
+
+_LONGEST = 3600.0
+"""Longest run with a constant command, [s]: every tick of it is kept in memory."""
 
 _KEPT_RUNS = 20
 """Most runs whose trajectories are kept for the plots."""
@@ -213,8 +217,8 @@ def _scenarios(contract: PolicyContract, args: Namespace) -> tuple[list[Scenario
 def _command_scenarios(
     contract: PolicyContract, args: Namespace
 ) -> tuple[list[Scenario], list[str]]:
-    if not (math.isfinite(args.duration) and args.duration >= 2.0):
-        raise BadInput(f"--duration {args.duration}: expected at least 2 s")
+    if not 2.0 <= args.duration <= _LONGEST:
+        raise BadInput(f"--duration {args.duration}: expected 2 ... {_LONGEST:g} s")
     if args.disturbed:
         raise BadInput("--disturbed: with --command nothing but the start is drawn")
     if args.scenarios == 0:
@@ -239,8 +243,9 @@ def _check_target(path: Path | None) -> None:
     """Refuse a file that cannot be written before anything runs, not after."""
     if path is None:
         return
-    if path.is_dir():
-        raise BadInput(f"cannot write '{path}': it is a folder")
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "not a plain file"
+        raise BadInput(f"cannot write '{path}': it is {kind}")
     folder = next(p for p in (path.parent, *path.parent.parents) if p.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise BadInput(f"cannot write into folder '{path.parent}'")

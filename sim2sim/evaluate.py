@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import numpy as np
@@ -264,7 +267,33 @@ def _results(
     with ProcessPoolExecutor(
         min(workers, len(scenarios)), mp_context=context, initializer=_load, initargs=(job,)
     ) as pool:
-        yield from pool.map(_run, scenarios, kept)
+        try:
+            with _deaf_children():
+                futures = [pool.submit(_run, *each) for each in zip(scenarios, kept, strict=True)]
+            for future in futures:
+                yield future.result()
+        except BaseException:
+            # Not to the end of what they are at: whoever interrupts does not wait for that. No
+            # future is cancelled, for the pool cannot fail one that is (Python 3.11).
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes that start in here leave Ctrl-C to this one, which ends them.
+
+    A terminal sends it to all of them, and each would print a traceback of its own. They inherit
+    the blocked signal; here it arrives when the block is left.
+    """
+    # It lets signals in again when it starts, so that must have happened before.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _LOADED: list[tuple[Policy, SimModel]] = []

@@ -224,6 +224,23 @@ def test_other_signals_that_end_a_verb_are_ctrl_c(
     assert signal.getsignal(number) == before
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("error", [ImportError("initialization failed", name="torch"), BadInput()])
+def test_whatever_comes_of_an_interrupt_is_one(
+    number: signal.Signals, error: Exception, plant: Plant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(argv: list[str]) -> int:
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt:
+            raise error from None
+        return 0
+
+    plant("load", load)
+    assert cli.main(["load"]) == 130
+    assert capsys.readouterr().err == "surefoot load: interrupted\n"
+
+
 def test_a_signal_that_is_ignored_stays_so(plant: Plant) -> None:
     """`nohup surefoot train` goes on when the terminal goes away."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

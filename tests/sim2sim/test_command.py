@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -95,7 +97,9 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
         (["{policy}", "--command", "0,0,0", "--scenarios", "0"], "nothing to run"),
         (["{policy}", "--max-lin-vel-error", "nan"], "--max-lin-vel-error"),
         (["{policy}", "--report", "{tiny}/x"], "tiny"),
+        (["{policy}", "--command", "0,0,0", "--duration", "1e18"], "2 ... 3600 s"),
         (["{policy}", "--report", "/"], "is a folder"),
+        (["{policy}", "--report", "/dev/null"], "not a plain file"),
         (["{policy}", "--film", "gait.mp4"], "gait.mp4"),
         (["{policy}", "--scenario", "1"], "--scenario"),
     ],
@@ -116,6 +120,50 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert err.startswith("surefoot sim2sim: error: ")
     assert err.count("\n") == 1
     assert culprit in err
+
+
+_SLOW = """
+import sys
+from robot_runtime.cli import main
+from sim2sim import command, evaluate
+
+run = evaluate.run_scenarios
+
+def noting(*args, **options):
+    options["done"] = lambda _: print("one", flush=True)
+    return run(*args, **options)
+
+if __name__ == "__main__":
+    command.run_scenarios = noting
+    sys.exit(main())
+"""
+"""The verb, which says when the first run is done."""
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_at_once_without_a_traceback_or_a_file(
+    number: signal.Signals, workers: str, still_policy: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(_SLOW)
+    report = tmp_path / "page.html"
+    process = subprocess.Popen(
+        [sys.executable, str(script), "sim2sim", str(still_policy), "--scenarios", "500",
+         "--workers", workers, "--report", str(report)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "one\n"
+    if number == signal.SIGINT:
+        # To the whole group, as a terminal does.
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert said == "surefoot sim2sim: interrupted\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["slow.py"]
 
 
 def test_physics_that_breaks_at_once_is_a_failed_run(
