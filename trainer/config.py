@@ -134,7 +134,7 @@ class PPOConfig:
     """Factor on every reward before it is learned from; logged rewards stay as they are."""
 
     reuse_permutation: bool = False
-    """Whether all epochs see the same minibatches, as rsl_rl has it; False: a fresh draw each."""
+    """Whether all epochs see the same minibatches, as in rsl_rl; False: a fresh draw for each."""
 
     compile_backend: str = ""
     """Backend of torch.compile for both networks in the update ('inductor'); empty: off."""

@@ -179,7 +179,9 @@ class PPO:
         """Yield the units of each minibatch of each epoch; every unit once per epoch."""
         order = None
         for _ in range(self.config.epochs):
-            if order is None or not self.config.reuse_permutation:
+            if self.config.reuse_permutation and self.actor.rnn is not None:
+                order = torch.arange(num_units, device=self.device)
+            elif order is None or not self.config.reuse_permutation:
                 order = torch.randperm(num_units, generator=self.generator, device=self.device)
             yield from order.tensor_split(self.config.minibatches)
 

@@ -62,6 +62,8 @@ class Rollout:
         state: What the policy remembered before row 0; empty without a memory.
         last: What the groups of reward extensions showed at the end of an episode, by name, each
             ``(T, N, dim)``, valid where ended; empty if the environment cannot tell.
+        unknown: True for steps of which the environment gave no final observations, bool ``(T,)``:
+            `final_obs` is s_t there; None: none.
     """
 
     obs: dict[str, Tensor]
@@ -76,6 +78,7 @@ class Rollout:
     first: Tensor | None = None
     state: State = ()
     last: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    unknown: Tensor | None = None
 
     @property
     def ended(self) -> Tensor:
@@ -155,6 +158,7 @@ class Collector:
             valid=empty(t, n, dtype=torch.bool),
             first=empty(n, dtype=torch.bool),
             last={name: empty(t, n, self._dims[name]) for name in extra},
+            unknown=empty(t, dtype=torch.bool),
         )
         self._state: State = ()
         self._said_no_final_obs = False
@@ -198,6 +202,8 @@ class Collector:
             store.terminated[t] = result.terminated
             store.truncated[t] = result.truncated
             store.final_obs[t] = self._final_obs(result.final_obs)
+            if store.unknown is not None:
+                store.unknown[t] = result.final_obs is None
             for name, last in store.last.items():
                 if result.final_obs is not None:
                     last[t] = result.final_obs[name]

@@ -32,11 +32,13 @@ from trainer.compat.exports import export_jit, export_onnx
 from trainer.compat.parity import GlobalDraws, start_like_rsl_rl
 from trainer.compat.policy import InferencePolicy
 from trainer.compat.settings import RunnerSettings, read_settings
+from trainer.compat.symmetry import read_mirror_table
 from trainer.compat.writers import Writers, store_code_state
 from trainer.distributed import Peers
 from trainer.env import VecEnv
 from trainer.envs.action_space import action_space_of
 from trainer.envs.rsl_rl_adapter import RslRlEnv
+from trainer.envs.rsl_rl_groups import ObsForm
 from trainer.normalizer import RunningNormalizer
 from trainer.ppo import PPO
 from trainer.progress import Silent, console_report
@@ -45,6 +47,7 @@ from trainer.rsl_rl_checkpoints import (
     parse_rsl_rl_checkpoint,
     rsl_rl_content,
 )
+from trainer.symmetry import MirrorTable
 from trainer.tasks.base import TaskRun
 from trainer.together import start_alike
 from trainer.torchrun import join, world_size
@@ -109,11 +112,13 @@ class OnPolicyRunner:
         self._config = dataclasses.replace(config, device=cast("Any", str(device)))
         self._hints = hints_of(config.network)
         self._run = Run(
-            "rsl_rl", TaskRun(env=self._env, train=config), self._config,
-            peers=self._peers,
+            "rsl_rl", TaskRun(env=self._env, train=config, symmetry=self._mirror_table()),
+            self._config, peers=self._peers,
         )  # fmt: skip
         start_like_rsl_rl(self.alg)
         start_alike(self.alg, {}, self._peers)
+        if not self.settings.models.learn_std:
+            cast("nn.Module", self.alg.actor.distribution).requires_grad_(False)
         self._draws: GlobalDraws | None = None
         if self.settings.parity:
             sizes = (self._env.num_envs, self._env.num_actions)
@@ -185,8 +190,9 @@ class OnPolicyRunner:
     def _save(self, path: Path, infos: Any, others: list[Any] | None) -> None:
         if not self._peers.first:
             return
-        own = self._own_state() | {"others": others}
-        content = rsl_rl_content(self._foreign(infos)) | {OWN: own}
+        content = rsl_rl_content(self._foreign(infos)) | {
+            OWN: self._own_state() | {"others": others}
+        }
         plain = to_plain(content, "checkpoint")
         with atomic_write(path) as temporary:
             torch.save(plain, temporary)
@@ -242,7 +248,7 @@ class OnPolicyRunner:
         """
         target = torch.device(device or self.device)
         here = target == self.alg.device
-        actor: nn.Module = self.alg.actor if here else copy.deepcopy(self.alg.actor)
+        actor = self.alg.actor if here else copy.deepcopy(self.alg.actor)
         return InferencePolicy(actor, self._sets, target)
 
     def export_policy_to_jit(self, path: str, filename: str = "policy.pt") -> None:
@@ -263,6 +269,17 @@ class OnPolicyRunner:
         """Keep the git state of the repository around a file beside the logs."""
         self._repositories.append(Path(repo_file_path))
 
+    def _mirror_table(self) -> MirrorTable | None:
+        """Return what the configuration's augmentation function does; None without one."""
+        if self.settings.symmetry is None:
+            return None
+        form = getattr(self._env, "form", None)
+        if form is None:
+            shapes = {name: (dim,) for name, dim in self._env.obs_dims.items()}
+            form = ObsForm(kind=dict, shapes=shapes, device=torch.device(self._env.device))
+        num_actions = self._env.num_actions
+        return read_mirror_table(self.settings.symmetry, self.env, self._sets, form, num_actions)
+
     def _foreign(self, infos: Any) -> ForeignCheckpoint:
         index = self.current_learning_iteration
         return foreign_of(self.alg, self._hints, iteration=index, infos=infos)
@@ -276,6 +293,7 @@ class OnPolicyRunner:
             "env_steps": whole.env_steps,
             "generator": whole.agent["generator"],
             "faults": whole.agent["faults"],
+            "states": whole.agent["states"],
             "statistics": {role: _statistics(getattr(self.alg, role)) for role in ROLES},
             "collector": whole.collector,
             "progress": whole.progress,
@@ -290,19 +308,29 @@ class OnPolicyRunner:
         for role in ROLES:
             for name, value in own["statistics"][role].items():
                 state[role][f"normalizer.{name}"] = value.to(state[role][f"normalizer.{name}"])
-        state |= {"generator": own["generator"], "faults": own["faults"]}
+        state |= {name: own[name] for name in ("generator", "faults") if name in own}
+        # What a critic remembers belongs to the episodes; files from before it did have none.
+        goes_on = self._restore_episodes(own)
+        state["states"] = own.get("states", {}) if goes_on else {}
         self.alg.load_state_dict(state)
         run.iteration, run.env_steps = int(own["iteration"]), int(own["env_steps"])
         run.faults.update(own["progress"]["faults"])
-        if "collector" not in own:
-            logger.info("the episodes begin anew: the file is of another number of processes")
-            return
-        try:
-            if run.collector.load_state_dict(own["collector"]):
-                run.episodes.load_state_dict(own["progress"]["episodes"])
-        except (ValueError, Refused) as error:
-            logger.info("the episodes begin anew: %s", error)
-        restore_global_rng_state(own["rng"])
+        if "rng" in own:
+            restore_global_rng_state(own["rng"])
+
+    def _restore_episodes(self, own: Mapping[str, Any]) -> bool:
+        """Return whether the episodes go on."""
+        run, why = self._run, f"the file has none of {self._peers.size} processes"
+        if "collector" in own:
+            try:
+                if run.collector.load_state_dict(own["collector"]):
+                    run.episodes.load_state_dict(own["progress"]["episodes"])
+                    return True
+                why = "the environment cannot restore them"
+            except (ValueError, Refused) as error:
+                why = str(error)
+        logger.info("the episodes begin anew: %s", why)
+        return False
 
     def _of_this_process(self, own: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what this process goes on from; no episodes if the file is of another number."""

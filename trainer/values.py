@@ -52,6 +52,11 @@ def rollout_values(
     fresh = forget(states[-1], rollout.ended[-1])
     last, _ = recall(body, x[-1], fresh)
     value = critic.net(torch.cat([seen, last.unsqueeze(0)])).squeeze(-1)
+    if rollout.unknown is not None:
+        # V(s_t) is that of the memory before it saw s_t, not of one that has seen it twice.
+        stands_in = cut & rollout.unknown.unsqueeze(-1)
+        final = torch.where(stands_in, value[:-1], final)
+        cut = cut & ~stands_in
     step, env = cut.nonzero(as_tuple=True)
     if len(step):
         # What a final observation is worth depends on all that the episode has shown before it.

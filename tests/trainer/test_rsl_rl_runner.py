@@ -6,7 +6,6 @@ import copy
 import logging
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,49 +15,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from robot_runtime.errors import BadInput, Refused
+from robot_runtime.errors import BadInput
 from tests.trainer.adapters.rsl_rl_envs import Grouped
-from tests.trainer.toys.surefoot_toys import PointEnv
+from tests.trainer.rsl_rl_scripts import Points, config_5
 from trainer.compat.agent import hints_of
 from trainer.compat.writers import find_logger
-from trainer.env import Observations, StepResult
 from trainer.envs.as_rsl_rl import RslRlVecEnv
 from trainer.metrics import read_metrics
 from trainer.rsl_rl import OnPolicyRunner
 from trainer.rsl_rl_checkpoints import read_rsl_rl_checkpoint
-
-
-class Points(PointEnv):
-    """The toy with a critic that sees more, and episodes that end in both ways."""
-
-    def __init__(self, num_envs: int = 8, seed: int = 0) -> None:
-        super().__init__(num_envs, seed)
-        self.obs_dims: Mapping[str, int] = {"policy": 2, "critic": 3}
-        self.max_episode_length = 7
-
-    def step(self, actions: Tensor) -> StepResult:
-        return super().step(5.0 * actions)
-
-    def _observe(self) -> Observations:
-        age = self._age.float().unsqueeze(-1)
-        return {"policy": self._position.clone(), "critic": torch.cat([self._position, age], -1)}
-
-
-def config_5(**algorithm: Any) -> dict[str, Any]:
-    """A configuration of release 5."""
-    shape: dict[str, Any] = {"class_name": "MLPModel", "hidden_dims": [16, 8], "activation": "elu",
-                             "obs_normalization": True}  # fmt: skip
-    gaussian = {"class_name": "GaussianDistribution", "init_std": 0.8, "std_type": "scalar"}
-    return {
-        "seed": 3,
-        "num_steps_per_env": 10,
-        "save_interval": 2,
-        "obs_groups": {"actor": ["policy"], "critic": ["policy", "critic"]},
-        "actor": shape | {"distribution_cfg": gaussian},
-        "critic": dict(shape),
-        "algorithm": {"class_name": "PPO", "num_learning_epochs": 3, "num_mini_batches": 4,
-                      **algorithm},
-    }  # fmt: skip
 
 
 def runner_of(folder: Path | None = None, **changes: Any) -> OnPolicyRunner:
@@ -73,39 +38,6 @@ def weights(runner: OnPolicyRunner) -> dict[str, Tensor]:
         for role, module in (("actor", runner.alg.actor), ("critic", runner.alg.critic))
         for name, value in module.state_dict().items()
     }
-
-
-def test_in_parity_mode_the_weights_are_those_of_rsl_rl(tmp_path: Path) -> None:
-    """A script for rsl_rl 5.5.1, run with its runner and, after one changed import, with ours."""
-    runners = pytest.importorskip("rsl_rl.runners")
-
-    def script(runner_class: Any, config: dict[str, Any], path: Path) -> None:
-        torch.manual_seed(11)
-        env = RslRlVecEnv(Points())
-        runner = runner_class(env, config, log_dir=None, device="cpu")
-        runner.learn(num_learning_iterations=3, init_at_random_ep_len=True)
-        runner.save(str(path))
-
-    with torch.random.fork_rng():
-        script(runners.OnPolicyRunner, config_5(), tmp_path / "theirs.pt")
-        script(OnPolicyRunner, config_5() | {"surefoot": {"parity": True}}, tmp_path / "ours.pt")
-        script(OnPolicyRunner, config_5(), tmp_path / "free.pt")
-    theirs, ours, free = (
-        read_rsl_rl_checkpoint(tmp_path / f"{name}.pt") for name in ("theirs", "ours", "free")
-    )
-    assert ours.weights.keys() == theirs.weights.keys()
-    for role, state in theirs.weights.items():
-        for key, value in state.items():
-            torch.testing.assert_close(
-                ours.weights[role][key], value, rtol=0, atol=1e-4, msg=f"{role}/{key}"
-            )
-    assert theirs.optimizer is not None
-    assert ours.optimizer is not None
-    assert ours.optimizer.lr == pytest.approx(theirs.optimizer.lr, rel=1e-5)
-    assert (ours.iteration, theirs.iteration) == (2, 2)
-    # Without it the same script learns something else: the test can fail.
-    key = "mlp.0.weight"
-    assert not torch.allclose(free.weights["actor"][key], theirs.weights["actor"][key], atol=1e-3)
 
 
 def test_rsl_rl_continues_from_our_file_and_we_from_theirs(tmp_path: Path) -> None:
@@ -342,14 +274,8 @@ def test_several_processes_are_those_of_torchrun(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(BadInput, match="WORLD_SIZE = 2 and RANK = '': start several processes"):
         runner_of()
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(BadInput, match="device 'cuda:0': with several processes .* 'cuda:1'"):
+    with pytest.raises(BadInput, match=r"device 'cuda:0': with several processes .* 'cuda:1'"):
         OnPolicyRunner(Points(), config_5(), device="cuda:0")
-
-
-def test_parity_wants_minibatches_that_divide() -> None:
-    config = config_5(num_mini_batches=7) | {"surefoot": {"parity": True}}
-    with pytest.raises(Refused, match="8 environments x 10 steps do not divide into 7"):
-        OnPolicyRunner(Points(), config)
 
 
 class Remembering:

@@ -143,6 +143,51 @@ def test_schedules_and_limits() -> None:
     assert fast.max_lr == 5e-2
 
 
+def test_memories_become_layers_of_ours() -> None:
+    """Releases 1 to 3 have them in both networks, 4 and 5 in each that says so."""
+    old = {"class_name": "ActorCriticRecurrent", "rnn_type": "GRU", "rnn_num_layers": 2}
+    for width in ("rnn_hidden_dim", "rnn_hidden_size"):
+        network = built(read_settings(release_2(**old, **{width: 64}))).network
+        assert (network.kind, network.rnn_hidden, network.rnn_layers) == ("gru", 64, 2)
+        assert network.critic_memory is True
+    config = release_5({"class_name": "RNNModel", "rnn_type": "lstm", "rnn_hidden_dim": 32})
+    network = built(read_settings(config)).network
+    assert (network.kind, network.rnn_hidden, network.rnn_layers) == ("lstm", 32, 1)
+    assert network.critic_memory is False
+    config["critic"] |= {"class_name": "rsl_rl.models:RNNModel", "rnn_hidden_dim": 32}
+    assert built(read_settings(config)).network.critic_memory is True
+    # What is not stated has rsl_rl's defaults.
+    network = built(read_settings(release_5({"class_name": "RNNModel"}))).network
+    assert (network.kind, network.rnn_hidden, network.rnn_layers) == ("lstm", 256, 1)
+    with pytest.raises(BadInput, match=r"actor\.rnn_type = 'tcn': there are: lstm, gru"):
+        read_settings(release_5({"class_name": "RNNModel", "rnn_type": "tcn"}))
+
+
+def test_symmetry_is_what_the_configuration_says() -> None:
+    def read(parity: bool = False, **symmetry: Any) -> tuple[Any, ...]:
+        chosen = {"data_augmentation_func": "package:function", **symmetry}
+        config = release_5(symmetry_cfg=chosen) | {"surefoot": {"parity": parity}}
+        settings = read_settings(config)
+        found = settings.ppo.symmetry
+        assert settings.symmetry == "package:function"
+        return found.augment, found.mirror_coef, found.mirror_normalizer
+
+    assert read(use_data_augmentation=True) == (True, 0.0, True)
+    assert read(use_mirror_loss=True, mirror_loss_coeff=0.2) == (False, 0.2, True)
+    # The coefficient counts where the loss does; rsl_rl's normalizers see no images.
+    assert read(True, mirror_loss_coeff=0.2) == (False, 0.0, False)
+    assert read_settings(release_5(symmetry_cfg={})).symmetry is None
+    with pytest.raises(BadInput, match="symmetry_cfg has no 'data_augmentation_func'"):
+        read_settings(release_5(symmetry_cfg={"use_mirror_loss": True}))
+
+
+def test_a_deviation_that_is_not_learned() -> None:
+    fixed = {"class_name": "GaussianDistribution", "learn_std": False, "init_std": 0.3}
+    models = read_settings(release_5({"distribution_cfg": fixed})).models
+    assert (models.learn_std, models.init_std) == (False, 0.3)
+    assert read_settings(release_5()).models.learn_std is True
+
+
 def test_mjlab_states_sizes_of_what_is_not_there() -> None:
     absent = {"cnn_cfg": None, "rnn_type": None, "rnn_hidden_dim": 256, "rnn_num_layers": 1}
     config = release_5(absent, share_cnn_encoders=False, optimizer="adam")
@@ -169,13 +214,9 @@ def test_an_object_with_to_dict_is_a_configuration() -> None:
 
 
 @pytest.mark.parametrize(("config", "said"), [
-    (release_2(class_name="ActorCriticRecurrent", rnn_type="lstm"),
-     ["policy.class_name = 'ActorCriticRecurrent' (there are no recurrent networks)",
-      "policy.rnn_type = 'lstm'"]),
-    (release_5({"class_name": "RNNModel", "rnn_type": "gru"}), ["'RNNModel'", "rnn_type = 'gru'"]),
+    (release_5() | {"critic": {"class_name": "RNNModel"}},
+     ["the critic has the recurrent layers of the actor, or none"]),
     (release_5({"class_name": "CNNModel", "cnn_cfg": {}}), ["'CNNModel'"]),
-    (release_5({"distribution_cfg": {"class_name": "GaussianDistribution", "learn_std": False}}),
-     ["actor.distribution_cfg.learn_std = False (the deviation is always learned)"]),
     (release_5({"distribution_cfg": None}), ["cannot explore"]),
     (release_5({"activation": "mish"}), ["'mish' (there is no such activation)"]),
     (release_5({"activation": "tanh"}), ["actor and critic share one activation"]),
@@ -183,7 +224,8 @@ def test_an_object_with_to_dict_is_a_configuration() -> None:
     (release_5({"class_name": "my_package.nets:Net"}), ["only classes of rsl_rl are known"]),
     (release_5(class_name="Distillation"), ["algorithm.class_name = 'Distillation'"]),
     (release_5(rnd_cfg={"weight": 1.0}), ["algorithm.rnd_cfg", "random network distillation"]),
-    (release_5(symmetry_cfg={"use_mirror_loss": True}), ["algorithm.symmetry_cfg"]),
+    (release_5(symmetry_cfg={"data_augmentation_func": "a:b", "use_mirroring": True}),
+     ["algorithm.symmetry_cfg.use_mirroring = True (no release has this setting)"]),
     (release_5(optimizer="adamw"), ["algorithm.optimizer = 'adamw' (there is only Adam)"]),
     (release_5(gama=0.9), ["algorithm.gama = 0.9 (no release of rsl_rl has this setting)"]),
     (release_5() | {"torch_compile_mode": "reduce-overhead"}, ["torch_compile_mode"]),

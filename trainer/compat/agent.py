@@ -210,10 +210,15 @@ def _names(agent: PPO) -> list[str]:
     ]
 
 
+def _parameters(agent: PPO) -> list[nn.Parameter]:
+    """Return what has those names."""
+    return [p for role in ROLES for p in _module(agent, role).parameters()]
+
+
 def _adam_of(agent: PPO) -> AdamState:
     state = agent.state_dict()["optimizer"]
     (group,) = state["param_groups"]
-    names = _names(agent)
+    names, parameters = _names(agent), _parameters(agent)
     slots = {
         names[i]: AdamSlot(
             step=float(slot["step"]),
@@ -221,6 +226,7 @@ def _adam_of(agent: PPO) -> AdamState:
             exp_avg_sq=slot["exp_avg_sq"].cpu().clone(),
         )
         for i, slot in state["state"].items()
+        if parameters[i].requires_grad
     }
     return AdamState(
         lr=float(group["lr"]),
@@ -238,9 +244,8 @@ def _optimizer_state(agent: PPO, adam: AdamState, strict: bool) -> dict[str, Any
     if strict and set(adam.names) != set(names):
         differ = sorted(set(adam.names) ^ set(names))
         raise BadInput(f"optimizer: the checkpoint and the configured networks differ in {differ}")
-    parameters = [p for role in ROLES for p in _module(agent, role).parameters()]
     slots: dict[int, dict[str, Tensor]] = {}
-    for i, (name, parameter) in enumerate(zip(names, parameters, strict=True)):
+    for i, (name, parameter) in enumerate(zip(names, _parameters(agent), strict=True)):
         slot = adam.slots.get(name)
         if slot is not None and slot.exp_avg.shape == parameter.shape:
             slots[i] = {

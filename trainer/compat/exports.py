@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.jit import TracerWarning  # pyright: ignore[reportPrivateImportUsage]
 
 from robot_runtime.errors import MissingExtra
 from robot_runtime.files import atomic_write
@@ -21,6 +22,10 @@ from trainer.compat.models import RslRlModel
 
 OPSET = 18
 """What rsl_rl writes."""
+
+
+STATE_NAMES = ("h", "c")
+"""Inputs and outputs of the state are called ``h_in``, ``h_out`` and so on, as rsl_rl has it."""
 
 
 class ScriptedPolicy(nn.Module):
@@ -40,27 +45,81 @@ class ScriptedPolicy(nn.Module):
         """Do nothing: there is no state."""
 
 
-class _Stateless(nn.Module):
-    """A model without its empty recurrent state."""
+class ScriptedLstm(nn.Module):
+    """The same with the memory of one robot, in `hidden_state` and `cell_state`, as there."""
+
+    def __init__(self, policy: nn.Module, h: Tensor, c: Tensor) -> None:
+        """Wrap a module over observations, hidden state and cell state."""
+        super().__init__()
+        self.policy = policy
+        self.hidden_state: Tensor
+        self.cell_state: Tensor
+        self.register_buffer("hidden_state", h)
+        self.register_buffer("cell_state", c)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return mean actions ``(1, num_actions)`` and remember."""
+        actions, h, c = self.policy(x, self.hidden_state, self.cell_state)
+        self.hidden_state.copy_(h)
+        self.cell_state.copy_(c)
+        return actions
+
+    @torch.jit.export
+    def reset(self) -> None:
+        """Begin a new episode."""
+        self.hidden_state.zero_()
+        self.cell_state.zero_()
+
+
+class ScriptedGru(nn.Module):
+    """The same with the memory of one robot in `hidden_state`."""
+
+    def __init__(self, policy: nn.Module, h: Tensor) -> None:
+        """Wrap a module over observations and hidden state."""
+        super().__init__()
+        self.policy = policy
+        self.hidden_state: Tensor
+        self.register_buffer("hidden_state", h)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return mean actions ``(1, num_actions)`` and remember."""
+        actions, h = self.policy(x, self.hidden_state)
+        self.hidden_state.copy_(h)
+        return actions
+
+    @torch.jit.export
+    def reset(self) -> None:
+        """Begin a new episode."""
+        self.hidden_state.zero_()
+
+
+class _Flat(nn.Module):
+    """A model whose state is given and returned one tensor after the other."""
 
     def __init__(self, model: RslRlModel) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, obs: Tensor) -> Tensor:
-        return self.model(obs)[0]
+    def forward(self, obs: Tensor, *state: Tensor) -> Tensor | tuple[Tensor, ...]:
+        actions, after = self.model(obs, state)
+        return (actions, *after) if after else actions
 
 
 def export_jit(model: RslRlModel, path: Path) -> None:
     """Write a TorchScript file with ``forward(obs)`` and ``reset()``.
 
     Args:
-        model: The policy, without recurrent layers.
+        model: The policy. With recurrent layers the file is for one robot, and remembers.
         path: Where to write.
     """
-    obs = torch.zeros(2, model.architecture.obs_dim)
-    traced: Any = torch.jit.trace(_Stateless(model), (obs,), check_trace=False)
-    script = torch.jit.script(ScriptedPolicy(traced))
+    state = model.initial_state(1)
+    obs = torch.zeros(1 if state else 2, model.architecture.obs_dim)
+    with torch.no_grad(), warnings.catch_warnings():
+        # Recurrent layers check the shapes of what they get, and a trace keeps what it saw.
+        warnings.simplefilter("ignore", TracerWarning)
+        traced: Any = torch.jit.trace(_Flat(model), (obs, *state), check_trace=False)
+    kind = (ScriptedPolicy, ScriptedGru, ScriptedLstm)[len(state)]
+    script = torch.jit.script(kind(traced, *state))
     with atomic_write(path) as temporary:
         torch.jit.save(script, str(temporary))
 
@@ -68,15 +127,23 @@ def export_jit(model: RslRlModel, path: Path) -> None:
 def export_onnx(model: RslRlModel, path: Path, *, verbose: bool = False) -> None:
     """Write one ONNX file, weights inside, ``obs`` to ``actions`` with a free batch axis.
 
+    Recurrent layers have their state as inputs ``h_in`` (and ``c_in``) and outputs ``h_out``
+    (and ``c_out``), ``(layers, B, hidden)``, as rsl_rl's files have it.
+
     Args:
-        model: The policy, without recurrent layers.
+        model: The policy.
         path: Where to write.
         verbose: Whether the exporter speaks.
 
     Raises:
         MissingExtra: The exporter of torch needs packages that are not installed.
     """
-    obs = torch.zeros(2, model.architecture.obs_dim)
+    batch = Dim("batch", min=1)
+    inputs = (torch.zeros(2, model.architecture.obs_dim), *model.initial_state(2))
+    names = STATE_NAMES[: len(inputs) - 1]
+    states = tuple({1: batch} for _ in names)
+    # A function with *args has one entry for all of them.
+    shapes = ({0: batch}, states) if states else ({0: batch},)
     speaker = logging.getLogger("torch.onnx")
     level = speaker.level
     try:
@@ -84,11 +151,11 @@ def export_onnx(model: RslRlModel, path: Path, *, verbose: bool = False) -> None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
-                _Stateless(model),
-                (obs,),
-                input_names=["obs"],
-                output_names=["actions"],
-                dynamic_shapes=({0: Dim("batch", min=1)},),
+                _Flat(model),
+                inputs,
+                input_names=["obs", *(f"{name}_in" for name in names)],
+                output_names=["actions", *(f"{name}_out" for name in names)],
+                dynamic_shapes=shapes,
                 opset_version=OPSET,
                 external_data=False,
                 dynamo=True,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 MISSING: dict[str, str] = {
-    "recurrent": "there are no recurrent networks",
     "convolutional": "there are no convolutional networks",
-    "fixed_std": "the deviation is always learned",
     "deterministic": "an actor without a distribution cannot explore",
     "rnd": "there is no random network distillation",
-    "symmetry": "augmentation functions are not read; tasks of our own have mirror tables",
     "distillation": "there is no distillation",
     "amp": "there are no adversarial motion priors",
     "optimizer": "there is only Adam",
     "two_activations": "actor and critic share one activation",
+    "two_memories": "the critic has the recurrent layers of the actor, or none",
     "two_normalizations": "actor and critic are either both normalized or neither is",
     "activation": "there is no such activation",
     "custom_class": "only classes of rsl_rl are known",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from robot_runtime.errors import BadInput
 from trainer.compat.report import Reports
 from trainer.config import NetworkConfig
 
@@ -36,6 +37,24 @@ STD_RANGE = (1e-6, 1e6)
 ACTION_RANGE = (-1.0, 1.0)
 """Where the actions of a Beta distribution lie in release 5, unless it says otherwise."""
 
+RECURRENT = ("RNNModel", "ActorCriticRecurrent")
+"""Classes with a memory, for both networks in releases 1 to 3 and for one in 4 and 5."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """The recurrent layers of a network.
+
+    Attributes:
+        kind: `lstm` or `gru`.
+        hidden: Width of each layer.
+        layers: Number of layers.
+    """
+
+    kind: str
+    hidden: int
+    layers: int
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSettings:
@@ -50,7 +69,10 @@ class ModelSettings:
         init_std: Deviation at the start.
         std_range: Bounds of the deviation.
         head: The distribution of the actions.
+        learn_std: Whether the deviation is learned; else it stays as it starts.
         action_range: Where the actions of a Beta distribution lie.
+        memory: Recurrent layers; None where there are none.
+        critic_memory: Whether the critic has them too.
         old: Whether the configuration is one of release 2 or 3.
     """
 
@@ -62,7 +84,10 @@ class ModelSettings:
     init_std: float
     std_range: tuple[float, float]
     head: Head
+    learn_std: bool
     action_range: tuple[float, float]
+    memory: Memory | None
+    critic_memory: bool
     old: bool
 
     def network(self, actor_dim: int, critic_dim: int) -> NetworkConfig:
@@ -73,7 +98,12 @@ class ModelSettings:
             critic_dim: Length of what the critic sees.
         """
         low, high = self.std_range
+        memory = self.memory or Memory(kind="mlp", hidden=1, layers=1)
         return NetworkConfig(
+            kind=memory.kind,
+            rnn_hidden=memory.hidden,
+            rnn_layers=memory.layers,
+            critic_memory=self.critic_memory,
             actor_hidden=tuple(actor_dim if n == -1 else n for n in self.actor_hidden),
             critic_hidden=tuple(critic_dim if n == -1 else n for n in self.critic_hidden),
             activation=self.activation,
@@ -99,6 +129,7 @@ class _Distribution:
     kind: str
     std_range: tuple[float, float]
     action_range: tuple[float, float]
+    learn_std: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +139,7 @@ class _Model:
     hidden: tuple[int, ...]
     activation: str
     normalize: bool
+    memory: Memory | None
 
 
 class _Section:
@@ -129,6 +161,10 @@ class _Section:
         self._reports.add(path, value, "mapped", note)
         return value
 
+    def has(self, key: str) -> bool:
+        """Return whether a setting is stated and not taken yet."""
+        return self._values.get(key) is not None
+
     def pop(self, key: str) -> Any:
         """Return a setting, None where it is absent, without a report."""
         return self._values.pop(key, None)
@@ -138,11 +174,8 @@ class _Section:
         for key, value in self._values.items():
             path = f"{self.name}.{key}"
             # mjlab states the sizes of recurrent layers also where there are none.
-            off = key.startswith("rnn_") and not self._values.get("rnn_type")
-            if value is None or value is False or off:
+            if value is None or value is False or key.startswith("rnn_"):
                 self._reports.add(path, value, "ignored", "switched off")
-            elif key.startswith("rnn_"):
-                self._reports.lack("recurrent", path, value)
             elif key.startswith("cnn"):
                 self._reports.lack("convolutional", path, value)
             else:
@@ -171,7 +204,8 @@ def read_models(config: Mapping[str, Any], reports: Reports) -> ModelSettings:
 def _read_policy(config: Mapping[str, Any], reports: Reports) -> ModelSettings:
     """Read the section of releases 2 and 3."""
     section = _Section("policy", config["policy"], reports)
-    reports.name_class("policy.class_name", section.pop("class_name") or "ActorCritic")
+    name = section.pop("class_name") or "ActorCritic"
+    reports.name_class("policy.class_name", name)
     actor_hidden = section.take("actor_hidden_dims", HIDDEN, "network.actor_hidden")
     critic_hidden = section.take("critic_hidden_dims", HIDDEN, "network.critic_hidden")
     activation = section.take("activation", "elu", "network.activation")
@@ -184,10 +218,11 @@ def _read_policy(config: Mapping[str, Any], reports: Reports) -> ModelSettings:
         reports.add("empirical_normalization", whole, "mapped", "network.normalize_obs")
     actor = section.take("actor_obs_normalization", bool(whole), "network.normalize_obs")
     critic = section.take("critic_obs_normalization", bool(whole), "network.normalize_obs")
+    memory = _memory(name, section)
     section.rest()
     models = [
-        _Model(hidden=tuple(actor_hidden), activation=activation, normalize=bool(actor)),
-        _Model(hidden=tuple(critic_hidden), activation=activation, normalize=bool(critic)),
+        _Model(hidden=tuple(hidden), activation=activation, normalize=bool(norm), memory=memory)
+        for hidden, norm in ((actor_hidden, actor), (critic_hidden, critic))
     ]
     distribution = _Distribution(
         head=head, init_std=init_std, kind=kind, std_range=STD_RANGE, action_range=ACTION_RANGE
@@ -201,13 +236,18 @@ def _read_actor_critic(config: Mapping[str, Any], reports: Reports) -> ModelSett
     actor: list[_Distribution] = []
     for role in ("actor", "critic"):
         section = _Section(role, config.get(role) or {}, reports)
-        reports.name_class(f"{role}.class_name", section.pop("class_name") or "MLPModel")
+        name = section.pop("class_name") or "MLPModel"
+        reports.name_class(f"{role}.class_name", name)
         hidden = section.take("hidden_dims", HIDDEN, f"network.{role}_hidden")
         activation = section.take("activation", "elu", "network.activation")
         normalize = section.take("obs_normalization", False, "network.normalize_obs")
-        models.append(
-            _Model(hidden=tuple(hidden), activation=activation, normalize=bool(normalize))
+        model = _Model(
+            hidden=tuple(hidden),
+            activation=activation,
+            normalize=bool(normalize),
+            memory=_memory(name, section),
         )
+        models.append(model)
         distribution = section.pop("distribution_cfg")
         old = {key: section.pop(key) for key in ("stochastic", "init_noise_std", "noise_std_type")}
         dependent = _dependent(section, reports)
@@ -233,8 +273,9 @@ def _distribution(
     name = section.pop("class_name") or "GaussianDistribution"
     reports.name_class(f"{key}.class_name", name)
     head = HEADS.get(str(getattr(name, "__name__", name)), "gaussian")
-    if section.pop("learn_std") is False:
-        reports.lack("fixed_std", f"{key}.learn_std", False)
+    learn_std = section.pop("learn_std") is not False
+    if not learn_std:
+        reports.add(f"{key}.learn_std", False, "mapped", "the deviation stays as it starts")
     action_range = section.pop("action_range") or ACTION_RANGE
     if head == "beta":
         reports.add(f"{key}.action_range", action_range, "mapped", "network.action_range")
@@ -248,9 +289,25 @@ def _distribution(
         kind=section.take("std_type", "scalar", "network.std_kind"),
         std_range=section.take("std_range", STD_RANGE, "network.min_std, network.max_std"),
         action_range=action_range,
+        learn_std=learn_std,
     )
     section.rest()
     return found
+
+
+def _memory(name: Any, section: _Section) -> Memory | None:
+    """Read the recurrent layers of a network, if its class has any."""
+    simple = str(getattr(name, "__name__", name)).replace(":", ".").rpartition(".")[2]
+    if simple not in RECURRENT:
+        return None
+    kind = str(section.take("rnn_type", "lstm", "network.kind")).lower()
+    # Up to release 2.2 the width has another name.
+    key = "rnn_hidden_size" if section.has("rnn_hidden_size") else "rnn_hidden_dim"
+    hidden = section.take(key, 256, "network.rnn_hidden")
+    layers = section.take("rnn_num_layers", 1, "network.rnn_layers")
+    if kind not in ("lstm", "gru"):
+        raise BadInput(f"{section.name}.rnn_type = {kind!r}: there are: lstm, gru")
+    return Memory(kind=kind, hidden=int(hidden), layers=int(layers))
 
 
 def _dependent(section: _Section, reports: Reports) -> Head:
@@ -276,6 +333,9 @@ def _join(
     if actor.normalize != critic.normalize:
         values = [actor.normalize, critic.normalize]
         reports.lack("two_normalizations", "actor and critic obs_normalization", values)
+    memories = [model.memory for model in models]
+    if critic.memory not in (None, actor.memory):
+        reports.lack("two_memories", "actor and critic recurrent layers", memories)
     return ModelSettings(
         actor_hidden=actor.hidden,
         critic_hidden=critic.hidden,
@@ -285,7 +345,10 @@ def _join(
         init_std=float(distribution.init_std),
         std_range=_pair(distribution.std_range),
         head=distribution.head,
+        learn_std=distribution.learn_std,
         action_range=_pair(distribution.action_range),
+        memory=actor.memory,
+        critic_memory=critic.memory is not None,
         old=old,
     )
 

@@ -236,7 +236,8 @@ class RslRlModel(nn.Module):
         """Return what the last layer gives, ``(B, out_dim)``, and the next recurrent state."""
         x = self.obs_normalizer(obs) if self.architecture.normalized else obs
         if self.architecture.rnn:
-            state = state or self.initial_state(obs.shape[0])
+            start = (part.to(obs.device) for part in self.initial_state(obs.shape[0]))
+            state = state or tuple(start)
             before = state if self.architecture.rnn == "lstm" else state[0]
             x, after = self.rnn.get_submodule("rnn")(x.unsqueeze(0), before)
             x, state = x.squeeze(0), after if isinstance(after, tuple) else (after,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from robot_runtime.errors import Refused
 from trainer.config import PPOConfig
@@ -15,16 +15,15 @@ from trainer.ppo import PPO
 def start_like_rsl_rl(agent: PPO) -> None:
     """Give an agent the first weights that rsl_rl would draw: torch's defaults, actor first.
 
-    They come from torch's global generator, on the CPU, as there.
+    They come from torch's global generator, on the CPU, as there; recurrent layers come last.
     """
     state = agent.state_dict()
     for role, module in (("actor", agent.actor), ("critic", agent.critic)):
-        for name, layer in module.named_modules():
-            if isinstance(layer, nn.Linear):
-                drawn = nn.Linear(layer.in_features, layer.out_features)
-                for part, value in drawn.state_dict().items():
-                    key = f"{name}.{part}"
-                    state[role][key] = value.to(state[role][key])
+        layers = dict(module.named_modules())
+        for name in sorted(layers, key=lambda name: name == "rnn"):
+            for part, value in _drawn(layers[name]).items():
+                key = f"{name}.{part}"
+                state[role][key] = value.to(state[role][key])
     head = agent.actor.distribution
     if isinstance(head, StateGaussian | BetaHead):
         # The second half, of deviations or betas, begins the same in all states.
@@ -32,6 +31,16 @@ def start_like_rsl_rl(agent: PPO) -> None:
         for part in ("weight", "bias"):
             state["actor"][f"{last}.{part}"][head.num_outputs // 2 :] = 0.0
     agent.load_state_dict(state)
+
+
+def _drawn(layer: nn.Module) -> dict[str, Tensor]:
+    """Return the weights that torch draws for a layer; nothing for what has none of its own."""
+    if isinstance(layer, nn.Linear):
+        return nn.Linear(layer.in_features, layer.out_features).state_dict()
+    if isinstance(layer, nn.LSTM | nn.GRU):
+        kind = nn.LSTM if isinstance(layer, nn.LSTM) else nn.GRU
+        return kind(layer.input_size, layer.hidden_size, layer.num_layers).state_dict()
+    return {}
 
 
 class GlobalDraws:
@@ -45,16 +54,19 @@ class GlobalDraws:
         """Take the agent, whose generator is replaced.
 
         Raises:
-            Refused: The samples do not divide into minibatches: rsl_rl leaves the rest out, ours
-                does not.
+            Refused: The samples, or with recurrent layers the environments, do not divide into
+                minibatches: rsl_rl leaves the rest out, ours does not.
         """
         samples = num_envs * config.num_steps
-        if samples % config.minibatches:
+        units = samples if agent.actor.rnn is None else num_envs
+        if units % config.minibatches:
+            steps = f" x {config.num_steps} steps" if agent.actor.rnn is None else ""
             raise Refused(
-                f"parity: {num_envs} environments x {config.num_steps} steps do not divide into "
+                f"parity: {num_envs} environments{steps} do not divide into "
                 f"{config.minibatches} minibatches"
             )
-        self._shape = (samples // config.minibatches, num_actions)
+        images = 2 if config.symmetry.augment else 1
+        self._shape = (images * samples // config.minibatches, num_actions)
         self._count = config.epochs * config.minibatches
         self._device = agent.device
         self._generator = agent.generator = _global_generator(agent.device)

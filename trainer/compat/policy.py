@@ -10,19 +10,24 @@ from torch import Tensor, nn
 
 from robot_runtime.errors import BadInput
 from trainer.envs.rsl_rl_groups import compose, is_dict
-from trainer.networks.actor_critic import ACTOR_GROUP
+from trainer.networks.actor_critic import ACTOR_GROUP, Actor
+from trainer.networks.policy import DeterministicPolicy
 
 
 class InferencePolicy(nn.Module):
-    """Observations, in whatever form the environment gives them, to mean actions."""
+    """Observations, in whatever form the environment gives them, to mean actions.
+
+    With recurrent layers it remembers, one row per environment, apart from what the training
+    remembers.
+    """
 
     def __init__(
-        self, actor: nn.Module, sets: Mapping[str, Sequence[str]], device: torch.device
+        self, actor: Actor, sets: Mapping[str, Sequence[str]], device: torch.device
     ) -> None:
         """Take the actor and which observation groups it sees.
 
         Args:
-            actor: Raw observations ``(N, dim)`` to mean actions.
+            actor: The actor.
             sets: Observation groups by set; the actor's is called `policy`.
             device: Where it runs.
         """
@@ -30,6 +35,7 @@ class InferencePolicy(nn.Module):
         self.actor = actor.to(device).eval()
         self._members = {ACTOR_GROUP: list(sets[ACTOR_GROUP])}
         self._device = device
+        self._policy, self._rows = DeterministicPolicy(actor), 0
 
     @torch.no_grad()
     def forward(self, obs: Any) -> Tensor:
@@ -40,7 +46,8 @@ class InferencePolicy(nn.Module):
                 tensor, ``(N, dim)``.
 
         Raises:
-            BadInput: A group is missing.
+            BadInput: A group is missing, or what is remembered is of another number of
+                environments.
         """
         if is_dict(obs):
             groups = dict(obs.items())
@@ -51,7 +58,20 @@ class InferencePolicy(nn.Module):
                     f"{sorted(groups)}"
                 )
             obs = composed[ACTOR_GROUP]
-        return self.actor(obs.to(self._device, torch.float32))
+        obs = obs.to(self._device, torch.float32)
+        if self.actor.rnn is not None and self._rows not in (0, len(obs)):
+            raise BadInput(
+                f"the policy remembers {self._rows} environments and sees {len(obs)}: call reset()"
+            )
+        self._rows = len(obs)
+        return self._policy(obs)
 
     def reset(self, dones: Tensor | None = None) -> None:
-        """Forget what episodes that ended have left behind; without recurrent layers, nothing."""
+        """Forget what episodes that ended have left behind; without recurrent layers, nothing.
+
+        Args:
+            dones: Not 0 where an episode ended, ``(N,)`` of any type; None: everywhere.
+        """
+        if dones is None:
+            self._rows = 0
+        self._policy.reset(None if dones is None else dones.reshape(-1) > 0)

@@ -10,7 +10,7 @@ from typing import Any
 from robot_runtime.errors import BadInput
 from trainer.compat.model_settings import ModelSettings, read_models
 from trainer.compat.report import Reports, SettingReport
-from trainer.config import PPOConfig, TrainConfig
+from trainer.config import PPOConfig, SymmetryConfig, TrainConfig
 
 _LR_LIMITS = (1e-5, 1e-2)
 """Floor and ceiling of the adaptive learning rate in all releases."""
@@ -60,6 +60,7 @@ class RunnerSettings:
         save_interval: Iterations between two files.
         seed: The seed; None where it does not say.
         logger: What it says about the logger.
+        symmetry: The augmentation function or its name; None where there is none.
         parity: Whether to follow rsl_rl 5.5.1 number by number, faults included.
         report: What became of each setting.
     """
@@ -70,6 +71,7 @@ class RunnerSettings:
     save_interval: int
     seed: int | None
     logger: Any
+    symmetry: Any
     parity: bool
     report: tuple[SettingReport, ...]
 
@@ -111,10 +113,16 @@ def read_settings(config: Mapping[str, Any]) -> RunnerSettings:
                 raise BadInput(f"the configuration has no section '{key}'; it has {sorted(config)}")
         models = read_models(config, reports)
         ppo = _read_algorithm(config, models, parity, reports)
+        symmetry = ppo.pop("function")
         rest = _read_top(config, reports)
         reports.demand()
         return RunnerSettings(
-            ppo=PPOConfig(**ppo), models=models, parity=parity, report=tuple(reports.rows), **rest
+            ppo=PPOConfig(**ppo),
+            models=models,
+            symmetry=symmetry,
+            parity=parity,
+            report=tuple(reports.rows),
+            **rest,
         )
     except (TypeError, ValueError) as error:
         if isinstance(error, BadInput):
@@ -160,15 +168,40 @@ def _read_algorithm(
     ppo["num_steps"] = int(take_num_steps)
     reports.add("num_steps_per_env", take_num_steps, "mapped", "ppo.num_steps")
     ppo["compile_backend"] = _compile_backend(config.get("torch_compile_mode"), reports)
+    ppo["function"], ppo["symmetry"] = _read_symmetry(
+        found.pop("symmetry_cfg", None), parity, reports
+    )
     _read_extensions(found, reports)
     return ppo
+
+
+def _read_symmetry(
+    config: Mapping[str, Any] | None, parity: bool, reports: Reports
+) -> tuple[Any, SymmetryConfig]:
+    """Return the augmentation function and what is done with mirror images."""
+    key = "algorithm.symmetry_cfg"
+    if not config:
+        reports.add(key, config, "mapped", "off")
+        return None, SymmetryConfig()
+    names = {"data_augmentation_func", "use_data_augmentation", "use_mirror_loss"}
+    for name in config:
+        if name not in names | {"mirror_loss_coeff", "_env", "env"}:
+            reports.add(f"{key}.{name}", config[name], "refused", "no release has this setting")
+    function = config.get("data_augmentation_func")
+    if function is None:
+        raise BadInput(f"{key} has no 'data_augmentation_func'")
+    augment = bool(config.get("use_data_augmentation", False))
+    coef = float(config.get("mirror_loss_coeff") or 0.0) if config.get("use_mirror_loss") else 0.0
+    what = "ppo.symmetry, the function read as a mirror table"
+    reports.add(key, dict(config), "mapped", what if augment or coef else "the error is logged")
+    # rsl_rl's normalizers do not learn from images, so that no policy is symmetric with them.
+    return function, SymmetryConfig(augment=augment, mirror_coef=coef, mirror_normalizer=not parity)
 
 
 def _read_extensions(found: dict[str, Any], reports: Reports) -> None:
     """Read what is left of the section `algorithm`."""
     checks: dict[str, Callable[[Any], str]] = {
         "rnd_cfg": lambda _: "rnd",
-        "symmetry_cfg": lambda _: "symmetry",
         "amp_cfg": lambda _: "amp",
         "multi_gpu_cfg": lambda _: "multi_gpu",
         "optimizer": lambda value: "" if str(value).lower() == "adam" else "optimizer",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any
 
 from robot_runtime.errors import BadInput
 from robot_runtime.files import atomic_write
+from trainer.compat.names import find_object
 from trainer.loggers import ScalarWriter
 from trainer.metrics import MetricLog
 
@@ -127,25 +127,11 @@ def find_logger(spec: Any, folder: Path) -> tuple[tuple[str, ...], list[ScalarWr
                 "metrics.jsonl, and to any class with add_scalar that `logger` names"
             )
         return _KNOWN[name], []
-    kind: Any = name if callable(name) else _find(str(name))
+    kind: Any = name if callable(name) else find_object(str(name), "logger")
     writer = kind(log_dir=str(folder), **arguments)
     if not callable(getattr(writer, "add_scalar", None)):
         raise BadInput(f"logger {name}: it has no method 'add_scalar'")
     return _KNOWN["tensorboard"], [_Own(writer)]
-
-
-def _find(name: str) -> Any:
-    """Import a class named ``package.module:Class`` or ``package.module.Class``."""
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        module, _, attribute = name.rpartition(".")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise BadInput(f"no logger '{name}': {error}") from error
-    return found
 
 
 def store_code_state(folder: Path, repositories: list[Path]) -> None:

@@ -19,6 +19,7 @@ from trainer.env import Observations, StepResult
 from trainer.envs.rsl_rl_groups import (
     CRITIC,
     Groups,
+    ObsForm,
     compose,
     final_groups,
     groups_of,
@@ -43,6 +44,7 @@ class RslRlEnv:
     Attributes:
         env: The environment.
         sets: Which of its observation groups each network sees.
+        form: In what form it gives observations.
     """
 
     def __init__(
@@ -75,6 +77,11 @@ class RslRlEnv:
         self._gives_final: bool | None = None if use_final_obs else False
         self._said: set[str] = set()
         groups = self._look(first=True)
+        self.form = ObsForm(
+            kind=self._kind,
+            shapes={k: tuple(x.shape[1:]) for k, x in groups.items() if isinstance(x, Tensor)},
+            device=self.device,
+        )
         self.sets = resolve_sets(groups, obs_groups)
         self._first: Observations | None = self._compose(groups)
         self.obs_dims: Mapping[str, int] = {
@@ -163,6 +170,7 @@ class RslRlEnv:
     def _look(self, *, first: bool = False) -> Groups:
         """Return the current observation groups."""
         found = self.env.get_observations()
+        self._kind = type(found) if is_dict(found) else None
         if isinstance(found, tuple):
             return groups_of(found[0], found[1])
         if is_dict(found):

@@ -8,6 +8,7 @@ has keys and items is a dict of groups.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,22 @@ Groups = dict[str, Any]
 """Observation groups by the environment's names; the used ones are ``(num_envs, dim)``."""
 
 CRITIC = "critic"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObsForm:
+    """In what form an environment gives observations.
+
+    Attributes:
+        kind: The type of what holds the groups; None for bare tensors.
+        shapes: Shape of each group without the leading axis of environments.
+        device: Where they are.
+    """
+
+    kind: type | None
+    shapes: Mapping[str, tuple[int, ...]]
+    device: torch.device
+
 
 BRAX_FINAL = "AutoResetWrapper_final_obs"
 """The key under which the wrappers of brax and MuJoCo Playground keep the last observation."""
