@@ -51,7 +51,7 @@ def train_config() -> TrainConfig:
     """Settings that make the robot walk within minutes on two cores."""
     return TrainConfig(
         num_envs=256,
-        iterations=1500,
+        iterations=1000,
         network=NetworkConfig(actor_hidden=(128, 64), critic_hidden=(128, 64), init_std=0.7),
         ppo=PPOConfig(
             num_steps=24,

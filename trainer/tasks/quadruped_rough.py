@@ -50,7 +50,7 @@ def train_config() -> TrainConfig:
     flat = quadruped_flat.train_config()
     return dataclasses.replace(
         flat,
-        iterations=1000,
+        iterations=700,
         network=NetworkConfig(
             actor_hidden=(128, 64),
             critic_hidden=(128, 64),
