@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +20,8 @@ from trainer.ppo import PPO
 from trainer.rollout import Acted, Rollout
 from trainer.tasks.base import TaskRun
 from trainer.teacher import Teacher, load_teacher, teacher_from_state
+
+_OF_THE_TEACHER = ("teacher", "teacher_groups", "teacher_activation")
 
 
 class Agent(Protocol):
@@ -106,8 +107,7 @@ def _teacher(config: TrainConfig, task: TaskRun, resume: Checkpoint | None) -> T
     """Return the teacher: that of the run that goes on, or what the settings name."""
     if resume is not None:
         old, new = resume.config.distill, config.distill
-        if (old.teacher, old.teacher_groups) == (new.teacher, new.teacher_groups):
-            return teacher_from_state(resume.agent["teacher"], resume.num_actions)
+        if all(getattr(old, name) == getattr(new, name) for name in _OF_THE_TEACHER):
+            return teacher_from_state(resume.agent["teacher"])
     contract = task.deployment.contract_json() if task.deployment else None
-    groups = config.distill.teacher_groups
-    return load_teacher(Path(config.distill.teacher), groups, task.env, contract)
+    return load_teacher(config.distill, task.env, contract)

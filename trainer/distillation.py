@@ -94,7 +94,7 @@ class Distillation:
             )
         head.limit(config.std)
         head.project_()
-        teacher.actor.to(device)
+        teacher.network.to(device)
         self.teacher = teacher
         self.generator = torch.Generator(device).manual_seed(peers.seed(seed) + 1)
         # What the head explores by is no part of the loss.

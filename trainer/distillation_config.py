@@ -13,10 +13,13 @@ class DistillConfig:
     """A student learns to do what a teacher would: DAgger (Ross et al. 2011, arXiv:1011.0686)."""
 
     teacher: str = ""
-    """Checkpoint, or run folder with one, whose policy teaches in place of PPO; empty: off."""
+    """Checkpoint, of rsl_rl too, or run folder whose policy teaches in place of PPO; empty: off."""
 
     teacher_groups: tuple[str, ...] = ()
     """Observation groups the teacher sees, joined; none: those it was trained with."""
+
+    teacher_activation: str = ""
+    """Nonlinearity of a teacher of rsl_rl, whose files do not say it; elu is its default."""
 
     teacher_share: float = 0.0
     """Share of the steps in which the teacher acts; in the others the student does."""
@@ -58,5 +61,6 @@ class DistillConfig:
             check_range(self, name, low=0.0, open_low=True)
         for name in ("epochs", "minibatches", "gradient_length"):
             check_range(self, name, low=1)
-        if not self.teacher and self.teacher_groups:
-            raise InvalidSetting("distill.teacher_groups is set and distill.teacher is not")
+        for name in ("teacher_groups", "teacher_activation"):
+            if getattr(self, name) and not self.teacher:
+                raise InvalidSetting(f"distill.{name} is set and distill.teacher is not")

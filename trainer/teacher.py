@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,16 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from robot_runtime.errors import BadInput
-from trainer.checkpoint import build_actor, find_checkpoint, load_checkpoint
-from trainer.config import NetworkConfig, TrainConfig, config_from_plain, config_to_plain
+from trainer.checkpoint import (
+    FORMAT,
+    build_actor,
+    find_checkpoint,
+    load_checkpoint,
+    read_archive,
+)
+from trainer.compat.models import Architecture, Hints, RslRlModel
+from trainer.config import DistillConfig, TrainConfig, config_from_plain, config_to_plain
 from trainer.env import VecEnv
 from trainer.envs.action_space import ActionSpace, action_space_of
 from trainer.networks.actor_critic import Actor
 from trainer.networks.groups import groups_of
 from trainer.networks.recurrent import State
+from trainer.rsl_rl_checkpoints import read_rsl_rl_checkpoint
 
 _OBSERVED = ("policy", "critic")
 """Groups that follow from the observation of a contract."""
@@ -34,14 +43,17 @@ class Teacher:
     Attributes:
         name: Where it is from, for people.
         dims: Length of each observation group it sees, in order.
-        config: Settings of its networks.
-        actor: Its deterministic policy, normalizer included.
+        num_actions: Length of an action.
+        build: What its network is built from, as plain containers.
+        network: Raw observations ``(N, dim)`` and state to raw actions without exploration and the
+            next state; normalizer included.
     """
 
     name: str
     dims: dict[str, int]
-    config: NetworkConfig
-    actor: Actor
+    num_actions: int
+    build: dict[str, Any]
+    network: nn.Module
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -56,25 +68,37 @@ class Teacher:
             obs: Its groups joined, raw, ``(N, dim)``.
             state: What it remembers; empty without a memory and where all episodes begin.
         """
-        outputs, after = self.actor.step(obs, state)
-        return self.actor.distribution.deterministic(outputs), after
+        return self.network(obs, state)
 
     def state_dict(self) -> dict[str, Any]:
         """Return it whole, as tensors and plain containers."""
         return {
             "name": self.name,
             "dims": dict(self.dims),
-            "config": config_to_plain(TrainConfig(network=self.config)),
-            "actor": self.actor.state_dict(),
+            "num_actions": self.num_actions,
+            "build": self.build,
+            "network": self.network.state_dict(),
         }
 
 
-def load_teacher(path: Path, groups: tuple[str, ...], env: VecEnv, contract: str | None) -> Teacher:
+class _Ours(nn.Module):
+    """An actor of ours as the network of a teacher."""
+
+    def __init__(self, actor: Actor) -> None:
+        super().__init__()
+        self.actor = actor
+        self.eval().requires_grad_(False)
+
+    def forward(self, obs: Tensor, state: State) -> tuple[Tensor, State]:
+        outputs, after = self.actor.step(obs, state)
+        return self.actor.distribution.deterministic(outputs), after
+
+
+def load_teacher(config: DistillConfig, env: VecEnv, contract: str | None) -> Teacher:
     """Read the policy of a checkpoint as a teacher for an environment.
 
     Args:
-        path: Checkpoint or run folder.
-        groups: The observation groups it is to see; none: those it was trained with.
+        config: Where it is, and what its file does not say.
         env: Where the student learns.
         contract: The contract of the student's task as JSON; None where it has none.
 
@@ -82,13 +106,54 @@ def load_teacher(path: Path, groups: tuple[str, ...], env: VecEnv, contract: str
         BadInput: It cannot be read, or does not fit the environment or the contract; the message
             says in what.
     """
-    path = find_checkpoint(path)
-    checkpoint = load_checkpoint(path)
+    path = find_checkpoint(Path(config.teacher))
     name = f"teacher '{path}'"
+    content = read_archive(path)
+    foreign = content.get("format") != FORMAT and "iter" in content
+    read = _read_foreign if foreign else _read_own
+    teacher, stated = read(name, path, config, env)
+    if stated is not None and contract is not None:
+        _demand_same_robot(name, stated, contract, teacher.dims)
+    _demand_fit(teacher, env)
+    return teacher
+
+
+def teacher_from_state(state: Mapping[str, Any]) -> Teacher:
+    """Build the teacher that `Teacher.state_dict` was called on.
+
+    Raises:
+        BadInput: The state is of something else.
+    """
+    try:
+        build, dims, count = state["build"], dict(state["dims"]), int(state["num_actions"])
+        if "architecture" in build:
+            shape = Architecture(**build["architecture"])
+            network = RslRlModel(shape, state["network"], Hints(**build["hints"]))
+        else:
+            space = ActionSpace(kind="continuous", num_actions=count)
+            config = config_from_plain(build["config"]).network
+            network = _Ours(Actor(dims, space, config, torch.Generator()))
+            network.load_state_dict(state["network"])
+    except (KeyError, RuntimeError, TypeError, AttributeError) as error:
+        text = " ".join(str(error).split())
+        raise BadInput(f"the teacher in the checkpoint cannot be read: {text}") from error
+    return Teacher(
+        name=str(state["name"]), dims=dims, num_actions=count, build=build, network=network
+    )
+
+
+def _read_own(
+    name: str, path: Path, config: DistillConfig, env: VecEnv
+) -> tuple[Teacher, str | None]:
+    """Read a checkpoint of `surefoot train`, and its contract."""
+    del env
+    checkpoint = load_checkpoint(path)
     network, known = checkpoint.config.network, checkpoint.obs_dims
     if checkpoint.action_sizes:
         raise BadInput(f"{name} chooses from lists: only continuous actions can be distilled")
-    seen = groups_of(network, known).actor
+    if config.teacher_activation:
+        raise BadInput(f"{name} says its activation: leave out distill.teacher_activation")
+    seen, groups = groups_of(network, known).actor, config.teacher_groups
     if groups and len(groups) != len(seen):
         raise BadInput(
             f"{name} sees {len(seen)} observation groups ({', '.join(seen)}) and "
@@ -96,38 +161,52 @@ def load_teacher(path: Path, groups: tuple[str, ...], env: VecEnv, contract: str
         )
     if groups and groups != seen and network.encoders:
         raise BadInput(f"{name} has encoders, which know their groups by name: {', '.join(seen)}")
-    dims = dict(zip(groups or seen, (known[one] for one in seen), strict=True))
-    if checkpoint.contract is not None and contract is not None:
-        _demand_same_robot(name, checkpoint.contract, contract, dims)
-    _demand_fit(name, dims, checkpoint.num_actions, env)
-    return Teacher(name=name, dims=dims, config=network, actor=build_actor(checkpoint))
-
-
-def teacher_from_state(state: Mapping[str, Any], num_actions: int) -> Teacher:
-    """Build the teacher that `Teacher.state_dict` was called on.
-
-    Raises:
-        BadInput: The state is of something else.
-    """
-    try:
-        network = config_from_plain(state["config"]).network
-        space = ActionSpace(kind="continuous", num_actions=num_actions)
-        actor = Actor(state["dims"], space, network, torch.Generator())
-        actor.load_state_dict(state["actor"])
-    except (KeyError, RuntimeError, TypeError, AttributeError) as error:
-        text = " ".join(str(error).split())
-        raise BadInput(f"the teacher in the checkpoint cannot be read: {text}") from error
-    return Teacher(
-        name=str(state["name"]),
-        dims=dict(state["dims"]),
-        config=network,
-        actor=actor.eval().requires_grad_(False),
+    teacher = Teacher(
+        name=name,
+        dims=dict(zip(groups or seen, (known[one] for one in seen), strict=True)),
+        num_actions=checkpoint.num_actions,
+        build={"config": config_to_plain(TrainConfig(network=network))},
+        network=_Ours(build_actor(checkpoint)),
     )
+    return teacher, checkpoint.contract
 
 
-def _demand_fit(name: str, dims: Mapping[str, int], num_actions: int, env: VecEnv) -> None:
+def _read_foreign(
+    name: str, path: Path, config: DistillConfig, env: VecEnv
+) -> tuple[Teacher, None]:
+    """Read a checkpoint of rsl_rl, which says nothing of groups, activation and robot."""
+    if not config.teacher_groups or not config.teacher_activation:
+        raise BadInput(
+            f"{name} is of rsl_rl, whose files do not say what the policy sees and what is between "
+            "its layers: set distill.teacher_groups (the environment gives: "
+            f"{', '.join(env.obs_dims)}) and distill.teacher_activation (rsl_rl's default is elu)"
+        )
+    hints = Hints(activation=config.teacher_activation)
+    foreign = read_rsl_rl_checkpoint(path, hints)
+    shape = foreign.shapes[foreign.policy_role]
+    dims = {group: env.obs_dims.get(group, 0) for group in config.teacher_groups}
+    if all(dims.values()) and sum(dims.values()) != shape.obs_dim:
+        raise BadInput(
+            f"{name} sees {shape.obs_dim} numbers; the environment gives {sum(dims.values())} in "
+            f"{', '.join(dims)}"
+        )
+    teacher = Teacher(
+        name=name,
+        dims=dims,
+        num_actions=shape.num_outputs,
+        build={
+            "architecture": dataclasses.asdict(shape),
+            "hints": dataclasses.asdict(hints),
+        },
+        network=foreign.model(foreign.policy_role),
+    )
+    return teacher, None
+
+
+def _demand_fit(teacher: Teacher, env: VecEnv) -> None:
     """Refuse a teacher that sees or does something else than the environment offers."""
-    for group, dim in dims.items():
+    name, num_actions = teacher.name, teacher.num_actions
+    for group, dim in teacher.dims.items():
         if group not in env.obs_dims:
             raise BadInput(
                 f"{name} sees the observation group '{group}'; the environment gives: "

@@ -20,6 +20,7 @@ from robot_runtime.errors import BadInput, Refused
 from tests.trainer.test_train import assert_same
 from tests.trainer.toys.guided import GuidedCueEnv, guided_task, write_teacher
 from trainer.checkpoint import build_actor, load_checkpoint, save_checkpoint
+from trainer.compat.agent import foreign_of, hints_of
 from trainer.config import DistillConfig, InvalidSetting, NetworkConfig, RndConfig, TrainConfig
 from trainer.distillation import Distillation
 from trainer.env import StepResult
@@ -27,9 +28,12 @@ from trainer.envs.action_space import action_space_of
 from trainer.evaluation import evaluate
 from trainer.metrics import read_metrics
 from trainer.networks.policy import DeterministicPolicy
+from trainer.normalizer import RunningNormalizer
+from trainer.ppo import PPO
 from trainer.rollout import Collector, Rollout
+from trainer.rsl_rl_checkpoints import write_rsl_rl_checkpoint
 from trainer.tasks.base import TaskRun
-from trainer.teacher import load_teacher
+from trainer.teacher import load_teacher, teacher_from_state
 from trainer.train import TrainResult, train
 
 NETWORK = NetworkConfig(actor_hidden=(8,), rnn_hidden=5, rnn_layers=2)
@@ -50,7 +54,7 @@ def student(
         action_space_of(env),
         config=config,
         network=network,
-        teacher=load_teacher(teacher, (), env, None),
+        teacher=load_teacher(DistillConfig(teacher=str(teacher)), env, None),
         seed=1,
         device=torch.device("cpu"),
     )
@@ -234,7 +238,7 @@ def test_ten_and_ten_more_without_the_teachers_file_are_twenty(tmp_path: Path, k
     task = guided_task(8, delay=6)
     rest = distill(tmp_path / "half", teacher, task, iterations=20, resume=resume, **how)
     found = [load_checkpoint(result.checkpoint) for result in (whole, rest)]
-    states = [one.agent.pop("teacher")["actor"] for one in found]
+    states = [one.agent.pop("teacher")["network"] for one in found]
     assert_same(found[0], found[1])
     torch.testing.assert_close(states[0], states[1], rtol=0.0, atol=0.0)
     with pytest.raises(BadInput, match="no checkpoint or run folder"):
@@ -323,10 +327,10 @@ def test_a_teacher_of_another_robot_is_refused(
     save_checkpoint(teacher, replace(checkpoint, contract=json.dumps(CONTRACT)))
     contract = json.dumps(CONTRACT | changes)
     if message is None:
-        load_teacher(teacher, (), GuidedCueEnv(2), contract)
+        load_teacher(DistillConfig(teacher=str(teacher)), GuidedCueEnv(2), contract)
         return
     with pytest.raises(BadInput, match=f"was trained with another contract: {message}"):
-        load_teacher(teacher, (), GuidedCueEnv(2), contract)
+        load_teacher(DistillConfig(teacher=str(teacher)), GuidedCueEnv(2), contract)
 
 
 class OtherEnv(GuidedCueEnv):
@@ -353,11 +357,48 @@ class OtherEnv(GuidedCueEnv):
 def test_a_teacher_that_does_not_fit_is_refused(
     teacher: Path, env: OtherEnv, groups: tuple[str, ...], message: str | None
 ) -> None:
+    config = DistillConfig(teacher=str(teacher), teacher_groups=groups)
     if message is None:
-        assert load_teacher(teacher, groups, env, None).groups == groups
+        assert load_teacher(config, env, None).groups == groups
         return
     with pytest.raises(BadInput, match=message):
-        load_teacher(teacher, groups, env, None)
+        load_teacher(config, env, None)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+def test_a_teacher_of_rsl_rl_teaches_and_stays_in_the_checkpoint(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "model.pt"
+    task = guided_task(4)
+    network = replace(task.train.network, kind=kind, actor_groups=("guide",), activation="tanh")
+    agent = PPO(
+        task.env.obs_dims, 1, config=task.train.ppo, network=network, seed=2,
+        device=torch.device("cpu"),
+    )  # fmt: skip
+    assert isinstance(agent.actor.normalizer, RunningNormalizer)
+    agent.actor.normalizer.update(torch.randn(50, 2) * 3.0 + 1.0)
+    write_rsl_rl_checkpoint(path, foreign_of(agent, hints_of(network), iteration=0))
+    said: dict[str, Any] = {"teacher_groups": ("guide",), "teacher_activation": "tanh"}
+    result = distill(tmp_path / "run", path, task, iterations=1, loggers=(), distill=said)
+    teacher = teacher_from_state(load_checkpoint(result.checkpoint).agent["teacher"])
+    state: Any = ()
+    other: Any = ()
+    for _ in range(4):
+        obs = torch.randn(5, 2)
+        action, state = teacher.act(obs, state)
+        with torch.no_grad():
+            outputs, other = agent.actor.step(obs, other)
+        # rsl_rl keeps the statistics in float32.
+        torch.testing.assert_close(action, outputs, atol=1e-6, rtol=1e-5)
+    whole = DistillConfig(teacher=str(path), **said)
+    for config, message in (
+        (DistillConfig(teacher=str(path)), "is of rsl_rl, .* set distill.teacher_groups"),
+        (replace(whole, teacher_groups=("guide", "policy")),
+         "sees 2 numbers; the environment gives 4 in guide, policy"),
+        (replace(whole, teacher_groups=("camera",)),
+         "sees the observation group 'camera'"),
+    ):  # fmt: skip
+        with pytest.raises(BadInput, match=message):
+            load_teacher(config, task.env, None)
 
 
 def test_settings_that_contradict_each_other_are_refused(tmp_path: Path, teacher: Path) -> None:
