@@ -23,6 +23,11 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     model = foreign.model
     if len(model.driven) == sum(graph.outputs.values()):
         where = f"joints of {model.path.name}, as many as actions"
+        if "joints.names" not in sheet:
+            sheet.note(
+                f"joints.names: nobody says in which order the policy has its joints; taken is that "
+                f"of {model.path.name}: a policy of Isaac Lab has another"
+            )
         sheet.state("joints.names", model.driven, "model", where)
     return graph
 

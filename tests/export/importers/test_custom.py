@@ -330,7 +330,8 @@ action.hold: {{right_knee: 0.4}}
 observation: [base_ang_vel, joint_pos_rel, last_action: {{stage: raw}}]
 """
     case = custom(tmp_path, text, 3 + 4 + 3, actions=3)
-    contract = run(case).policy.contract
+    policy = run(case).policy
+    contract = policy.contract
     assert [(t.name, t.kind, t.joints) for t in contract.action.terms] == [
         ("legs", "position", ("left_hip",)),
         ("wheel", "velocity", ("left_knee",)),
@@ -341,6 +342,18 @@ observation: [base_ang_vel, joint_pos_rel, last_action: {{stage: raw}}]
     held = {h.joint: h.position for h in contract.action.hold}
     assert held == {"left_knee": 0.4, "right_hip": -0.1, "right_knee": 0.4}
     assert contract.commands == ()
+    # What the numbers of the actions become, by hand; rows beyond every bound are among them.
+    leg, wheel, ankle = policy.trace.inputs.raw_action.T
+    assert np.abs(ankle).max() > 2.0
+    trace = policy.trace
+    np.testing.assert_allclose(
+        trace.target_pos[:, 0], np.clip(0.1 + 0.25 * leg, -1.5, 1.5), atol=1e-6
+    )
+    np.testing.assert_allclose(trace.target_vel[:, 1], 5.0 * wheel, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        trace.target_effort[:, 2], 3.0 * np.clip(ankle, -1.0, 2.0), rtol=1e-6, atol=1e-6
+    )
+    assert np.all(trace.target_pos[:, 3] == np.float32(0.4))
 
 
 def test_gains_of_the_models_own_servos(tmp_path: Path) -> None:
@@ -389,7 +402,9 @@ def test_torchscript_with_a_contract(tmp_path: Path) -> None:
     script = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh()).eval())
     torch.jit.save(script, str(tmp_path / "policy.pt"))
     case.files = [tmp_path / "policy.pt"]
-    network = run(case).policy.network()
+    imported = run(case)
+    network = imported.policy.network()
+    assert any("nobody says in which order the policy has its joints" in n for n in imported.notes)
     obs = np.array([0.3, -0.2, 0.9], np.float32)
     with torch.no_grad():
         expected = script(torch.from_numpy(obs[None]))[0].numpy()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from export.importers.sheet import MissingFieldsError
@@ -194,6 +195,34 @@ def test_rl_sar_terms_nobody_knows_are_asked_for(tmp_path: Path) -> None:
     case, _ = sar_case(tmp_path, observations=[*SAR["observations"], "phase"], num_observations=22)
     with pytest.raises(MissingFieldsError, match=r"observation.phase.source"):
         case.run()
+
+
+def test_rl_sar_with_torchscript(tmp_path: Path) -> None:
+    """The length of the observation is the configuration's, history and all."""
+    case, config = sar_case(tmp_path, model_name="policy.pt", observations_history=[0, 1])
+    (tmp_path / "policy/biped2/him/policy.onnx").unlink()
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(42, 8), torch.nn.ELU(), torch.nn.Linear(8, 4)).eval()
+    torch.jit.save(torch.jit.script(net), str(tmp_path / "policy/biped2/him/policy.pt"))
+
+    def act(obs: Any) -> Any:
+        with torch.no_grad():
+            return net(torch.from_numpy(obs[None])).numpy()[0]
+
+    low, high = config["clip_actions_lower"], config["clip_actions_upper"]
+    case.golden = record(
+        tmp_path / "golden.npz",
+        Sar(config),
+        act,
+        lambda a: np.clip(a, low, high) * config["action_scale"] + config["default_dof_pos"],
+        actions=4,
+        order=POLICY,
+    )
+    replayed = case.run().replayed
+    assert replayed is not None
+    assert replayed.report.action < 1e-5
+    with pytest.raises(Refused, match="--run-torchscript"):
+        case.run(run_torchscript=False)
 
 
 def test_rl_sar_files_from_before_the_priority_ask_for_it(tmp_path: Path) -> None:
