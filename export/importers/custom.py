@@ -25,8 +25,8 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
         where = f"joints of {model.path.name}, as many as actions"
         if "joints.names" not in sheet:
             sheet.note(
-                f"joints.names: nobody says in which order the policy has its joints; taken is that "
-                f"of {model.path.name}: a policy of Isaac Lab has another"
+                f"joints.names: nobody says in which order the policy has its joints; taken is "
+                f"that of {model.path.name}: a policy of Isaac Lab has another"
             )
         sheet.state("joints.names", model.driven, "model", where)
     return graph
