@@ -6,7 +6,10 @@ Run it with Isaac Lab's Python, in which Surefoot is installed as well:
         --num_envs 4096 --headless agent.algorithm.entropy_coef=0.01
 
 What is no option goes to Hydra, as with Isaac Lab's own script. The configuration of the agent is
-the task's for rsl_rl; what becomes of each of its settings is logged.
+the task's for rsl_rl; what becomes of each of its settings is logged. Several GPUs:
+
+    ./isaaclab.sh -p -m torch.distributed.run --standalone --nproc-per-node 2 \
+        examples/isaaclab_train.py --task Isaac-Velocity-Flat-Anymal-D-v0 --headless --distributed
 """
 
 # Where this is checked the simulator is not installed.
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -39,6 +43,7 @@ def parse(argv: list[str], add_arguments: AddArguments) -> tuple[argparse.Namesp
     parser.add_argument("--logger", help="tensorboard or wandb; default: the agent's")
     parser.add_argument("--seed", type=int, help="seed; default: the agent's")
     parser.add_argument("--max_iterations", type=int, help="iterations; default: the agent's")
+    parser.add_argument("--distributed", action="store_true", help="a process per GPU, by torchrun")
     parser.add_argument("--checkpoint", type=Path, help="file of ours or of rsl_rl to go on from")
     parser.add_argument("--log_root", type=Path, default=Path("logs/surefoot"), help="where to log")
     add_arguments(parser)
@@ -57,7 +62,11 @@ def configure(env_cfg: Any, agent_cfg: Any, options: argparse.Namespace) -> None
         env_cfg.sim.device = agent_cfg.device = options.device
     if options.logger is not None:
         agent_cfg.logger = options.logger
-    env_cfg.seed = agent_cfg.seed
+    rank = 0
+    if options.distributed:
+        rank = int(os.environ["RANK"])
+        env_cfg.sim.device = agent_cfg.device = f"cuda:{os.environ['LOCAL_RANK']}"
+    env_cfg.seed = agent_cfg.seed + rank
     # With it time limits bootstrap from the observation the episode ended with.
     if hasattr(env_cfg, "compute_final_obs"):
         env_cfg.compute_final_obs = True

@@ -253,7 +253,8 @@ class OnPolicyRunner:
 
     def export_policy_to_jit(self, path: str, filename: str = "policy.pt") -> None:
         """Write the policy as TorchScript into the folder `path`."""
-        export_jit(self._foreign(None).model("actor"), Path(path) / filename)
+        if self._peers.first:
+            export_jit(self._foreign(None).model("actor"), Path(path) / filename)
 
     def export_policy_to_onnx(
         self, path: str, filename: str = "policy.onnx", verbose: bool = False
@@ -263,7 +264,8 @@ class OnPolicyRunner:
         Raises:
             MissingExtra: The extra `export` is not installed.
         """
-        export_onnx(self._foreign(None).model("actor"), Path(path) / filename, verbose=verbose)
+        if self._peers.first:
+            export_onnx(self._foreign(None).model("actor"), Path(path) / filename, verbose=verbose)
 
     def add_git_repo_to_log(self, repo_file_path: str) -> None:
         """Keep the git state of the repository around a file beside the logs."""

@@ -133,6 +133,19 @@ def test_isaac_lab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert (folder / "exported" / "policy.pt").is_file()
 
 
+def test_isaac_lab_on_several_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = _load("isaaclab_train")
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    options, _ = module.parse(["--task", "Isaac-X", "--distributed"], lambda parser: None)
+    env_cfg = SimpleNamespace(sim=SimpleNamespace(device="cuda:0"), seed=None)
+    agent_cfg = SimpleNamespace(seed=7, device="cuda:0")
+    module.configure(env_cfg, agent_cfg, options)
+    # The GPU that the runner demands, and episodes of its own.
+    assert (env_cfg.sim.device, agent_cfg.device) == ("cuda:1", "cuda:1")
+    assert (env_cfg.seed, agent_cfg.seed) == (12, 7)
+
+
 def test_mjlab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = _load("mjlab_train")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
