@@ -280,3 +280,18 @@ def test_ctrl_c_while_the_log_is_finished_names_what_is_kept(
     (part,) = tmp_path.iterdir()
     assert said.err == f"surefoot run: interrupted: '{part}' has what was recorded\n"
     assert len(read_log(part).rows) > 50
+
+
+@pytest.mark.parametrize("fail", ["none", "stale", "nan", "tilt", "jump", "read", "write"])
+def test_what_a_failing_robot_recorded_is_replayed_bit_for_bit(
+    fail: str, policy: str, tmp_path: Path, capsys: Captured
+) -> None:
+    """Gaps, holds and NaN in the states: the replay takes the policy through the same."""
+    log = str(tmp_path / "flight.npz")
+    options = ["--option", f"fail={fail}", "--option", "at=1.2", "--option", "drop=0.4"]
+    arguments = ["run", policy, "--robot", "mock", *options, "--duration", "0.4", "--log", log]
+    assert main(arguments) in (0, 1)
+    assert np.count_nonzero(read_log(Path(log)).rows["step"]) > 0
+    capsys.readouterr()
+    assert main(["replay", log, "--json"]) == 0, capsys.readouterr()
+    assert json.loads(capsys.readouterr().out)["compared"] > 0
