@@ -15,7 +15,7 @@ import onnx
 
 from export.importers.foreign import Foreign
 from export.importers.graph import Graph, Reference, make_graph, read_onnx
-from export.importers.mjlab import TERMS, numbers, state_joints, texts
+from export.importers.mjlab import TERMS, numbers, per_term, state_joints, texts
 from export.importers.motion_graph import (
     OBSERVATION,
     STATES,
@@ -196,6 +196,7 @@ def _parts(
         if key in plain.metadata and any(n > 1 for n in numbers(plain, key)):
             raise BadInput(f"{plain.name}: a motion policy with a history cannot be imported yet")
     count = len(sheet.get("joints.names"))
+    _check_plain(plain, names)
     lengths = {"joint_pos_rel": count, "joint_vel": count, "last_action": count}
     parts: list[str | int] = []
     terms: list[dict[str, Any]] = []
@@ -216,6 +217,22 @@ def _parts(
         else:
             raise BadInput(f"{plain.name}: a motion policy with the term '{name}' is not known")
     return parts, terms
+
+
+def _check_plain(plain: Graph, names: list[str]) -> None:
+    """The terms stand inside the graph as they are: scaled or clipped they would be others."""
+    usual = {
+        "observation_terms_scale": {1.0},
+        "observation_terms_clip": {float("-inf"), float("inf")},
+    }
+    for key, plain_values in usual.items():
+        found = per_term(plain, key, names) or []
+        odd = [n for n, values in zip(names, found, strict=False) if set(values) - plain_values]
+        if odd:
+            raise BadInput(
+                f"{plain.name} {key}: a motion policy with the scaled or clipped term '{odd[0]}' "
+                "cannot be imported"
+            )
 
 
 def _check_length(

@@ -45,9 +45,9 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     state_joints(sheet, graph)
     names = texts(graph, "observation_names")
     terms = [_term(foreign, sheet, name) for name in names]
-    scales = _per_term(graph, "observation_terms_scale", names)
-    clips = _per_term(graph, "observation_terms_clip", names)
-    lengths = _per_term(graph, "observation_terms_history_length", names)
+    scales = per_term(graph, "observation_terms_scale", names)
+    clips = per_term(graph, "observation_terms_clip", names)
+    lengths = per_term(graph, "observation_terms_history_length", names)
     if scales is None:
         sheet.ask(
             "observation.scale", "file from before the terms' fields: scale of all terms", "1.0"
@@ -143,8 +143,12 @@ def _number(text: str, where: str) -> float:
         raise BadInput(f"{where}: expected a number, found {show(text)}") from None
 
 
-def _per_term(graph: Graph, key: str, names: list[str]) -> list[list[float]] | None:
-    """One list of numbers per observation term, or None in an old file."""
+def per_term(graph: Graph, key: str, names: list[str]) -> list[list[float]] | None:
+    """One list of numbers per observation term, or None in an old file.
+
+    Raises:
+        BadInput: Not one per term, or no numbers.
+    """
     if key not in graph.metadata:
         return None
     where = f"{graph.name} {key}"
@@ -170,7 +174,7 @@ def _term(foreign: Foreign, sheet: Sheet, name: str) -> dict[str, Any]:
 def _history(
     graph: Graph, names: list[str], terms: list[dict[str, Any]], frames: list[int]
 ) -> dict[str, Any]:
-    flat = _per_term(graph, "observation_terms_flatten_history_dim", names)
+    flat = per_term(graph, "observation_terms_flatten_history_dim", names)
     loose = [bool(f and not f[0]) and n > 1 for f, n in zip(flat or [], frames, strict=False)]
     longest = max(frames)
     if any(loose):

@@ -39,7 +39,7 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     graph = foreign.graph(foreign.network(_policy_name(table)), dim)
     for each in [*simulated, *real]:
         _state_timing(sheet, each)
-    _state_robot(foreign, sheet, simulated)
+    _state_robot(sheet, simulated, real)
     joints = _state_joints(foreign, sheet, count, real)
     for each in [*simulated, *real]:
         _state_gains(sheet, each, count, joints)
@@ -70,13 +70,15 @@ def _state_timing(sheet: Sheet, table: Table) -> None:
         sheet.state("timing.control_dt", period, "file", table.where("control_dt"))
 
 
-def _state_robot(foreign: Foreign, sheet: Sheet, simulated: list[Table]) -> None:
-    """The robot that the path of the scene names, compared with the model in the checks."""
-    for table in simulated:
-        if "xml_path" in table:
-            parts = table.text("xml_path").replace("\\", "/").split("/")
-            named = parts[-2].removesuffix("_description") if len(parts) > 1 else ""
-            sheet.state("hint.robot", named, "file", table.where("xml_path"))
+def _state_robot(sheet: Sheet, simulated: list[Table], real: list[Table]) -> None:
+    """The robot that a path names, of the scene or else the policy; the checks compare it."""
+    named = [(table, "xml_path") for table in simulated if "xml_path" in table]
+    named += [(table, "policy_path") for table in real if "policy_path" in table]
+    for table, key in named[:1]:
+        parts = table.text(key).replace("\\", "/").split("/")
+        folder = parts[-2].removesuffix("_description") if len(parts) > 1 else ""
+        if folder not in ("", "pre_train", "."):
+            sheet.state("hint.robot", folder, "file", table.where(key))
 
 
 def _state_joints(

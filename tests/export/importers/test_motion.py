@@ -252,6 +252,20 @@ def test_motion_policies_that_cannot_be(
         motion_case(tmp_path, Motion(dim), names, **changes).run()
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("observation_terms_scale", "1.000,1.000,0.250,1.000,1.000,1.000"),
+        ("observation_terms_clip", ",".join(["-inf;inf"] * 5 + ["-5.0;5.0"])),
+    ],
+)
+def test_scaled_terms_of_a_motion_policy_are_refused(tmp_path: Path, key: str, value: str) -> None:
+    with pytest.raises(BadInput, match=f"{key}: a motion policy with the scaled or clipped term"):
+        motion_case(tmp_path, Motion(34), **{key: value}).run()
+    plain = {"observation_terms_scale": "1.0,1.0,1.0,1.0,1.0,1.0"}
+    assert motion_case(tmp_path, Motion(34), **plain).run().policy.contract.commands == ()
+
+
 def holosoma_case(folder: Path, motion: Motion, **config: Any) -> Case:
     case = Case(format="holosoma", folder=folder)
     case.robot(robot_xml(LEGS, MOTORS, waist="waist"))

@@ -149,6 +149,11 @@ def test_rl_gym_reads_the_gains_of_arms_and_waist(tmp_path: Path) -> None:
     case.write("g1.yaml", yaml.safe_dump({**real, "num_obs": 21}))
     case.files.append(Network(inputs={"obs": 21}, actions=4).save(tmp_path / "p.onnx"))
     case.settings = ["timing.pd_dt=0.002"]
+    other = {**real, "num_obs": 21, "policy_path": "{ROOT}/deploy/pre_train/h1/motion.pt"}
+    case.write("g1.yaml", yaml.safe_dump(other))
+    with pytest.raises(Refused, match=r"robot 'h1' \(g1.yaml policy_path\)"):
+        case.run()
+    case.write("g1.yaml", yaml.safe_dump({**real, "num_obs": 21}))
     imported = case.run()
     contract = imported.policy.contract
     assert contract.joint_names == tuple(names)
