@@ -31,6 +31,8 @@ from trainer.compat.agent import ROLES, foreign_of, hints_of, load_foreign
 from trainer.compat.exports import export_jit, export_onnx
 from trainer.compat.parity import GlobalDraws, start_like_rsl_rl
 from trainer.compat.policy import InferencePolicy
+from trainer.compat.rnd_agent import load_rnd, rnd_weights
+from trainer.compat.rnd_settings import SET as RND_SET
 from trainer.compat.settings import RunnerSettings, read_settings
 from trainer.compat.symmetry import read_mirror_table
 from trainer.compat.writers import Writers, store_code_state
@@ -39,6 +41,7 @@ from trainer.env import VecEnv
 from trainer.envs.action_space import action_space_of
 from trainer.envs.rsl_rl_adapter import RslRlEnv
 from trainer.envs.rsl_rl_groups import ObsForm
+from trainer.extensions.rnd import RandomNetworkDistillation
 from trainer.normalizer import RunningNormalizer
 from trainer.ppo import PPO
 from trainer.progress import Silent, console_report
@@ -61,7 +64,7 @@ OWN = "surefoot"
 OF_ONE_PROCESS = ("generator", "states", "collector", "rng")
 """What every process has for itself."""
 
-ALL_PARTS = frozenset({"actor", "critic", "optimizer", "iteration"})
+ALL_PARTS = frozenset({"actor", "critic", "optimizer", "iteration", "rnd"})
 """What `load` loads if it is not told otherwise."""
 
 
@@ -106,6 +109,7 @@ class OnPolicyRunner:
         config = self.settings.train_config(
             num_envs=self._env.num_envs,
             dims=self._env.obs_dims,
+            step_dt=getattr(self._env, "step_dt", None),
             # Scripts give every process another one.
             seed=self._peers.from_first(torch.initial_seed() % 2**31 if seed is None else seed),
         )
@@ -128,6 +132,10 @@ class OnPolicyRunner:
     def alg(self) -> PPO:
         """The algorithm: networks and optimizer, under our names."""
         return cast("PPO", self._run.agent)
+
+    @property
+    def _rnd(self) -> RandomNetworkDistillation | None:
+        return cast("RandomNetworkDistillation | None", self._run.extensions.get("rnd"))
 
     @property
     def current_learning_iteration(self) -> int:
@@ -210,9 +218,9 @@ class OnPolicyRunner:
 
         Args:
             path: The file.
-            load_cfg: Which of `actor`, `critic`, `optimizer` and `iteration` to load; None: all of
-                them, and of our own files everything else that a run continues from. A bool is
-                what rsl_rl up to 3 has here, `load_optimizer`.
+            load_cfg: Which of `actor`, `critic`, `optimizer`, `iteration` and `rnd` to load; None:
+                all of them, and of our own files everything else that a run continues from. A bool
+                is what rsl_rl up to 3 has here, `load_optimizer`.
             strict: Whether the file and the networks must have the same parameters.
             map_location: Without effect: everything goes where it belongs.
             load_optimizer: Whether to load the optimizer, as rsl_rl up to 3 has it.
@@ -233,6 +241,8 @@ class OnPolicyRunner:
         else:
             parts = ALL_PARTS if load_optimizer else ALL_PARTS - {"optimizer"}
         load_foreign(self.alg, foreign, parts, strict=strict)
+        if self._rnd is not None and "rnd" in parts and foreign.rnd is not None:
+            load_rnd(self._rnd, foreign.rnd)
         if "iteration" in parts:
             self.current_learning_iteration = foreign.iteration
         if OWN in content and load_cfg is None and load_optimizer:
@@ -284,7 +294,9 @@ class OnPolicyRunner:
 
     def _foreign(self, infos: Any) -> ForeignCheckpoint:
         index = self.current_learning_iteration
-        return foreign_of(self.alg, self._hints, iteration=index, infos=infos)
+        foreign = foreign_of(self.alg, self._hints, iteration=index, infos=infos)
+        rnd = None if self._rnd is None else rnd_weights(self._rnd)
+        return dataclasses.replace(foreign, rnd=rnd)
 
     def _own_state(self) -> dict[str, Any]:
         """Return what a run continues from and rsl_rl's part of the file does not hold."""
@@ -298,6 +310,7 @@ class OnPolicyRunner:
             "states": whole.agent["states"],
             "statistics": {role: _statistics(getattr(self.alg, role)) for role in ROLES},
             "collector": whole.collector,
+            "extensions": whole.extensions,
             "progress": whole.progress,
             "rng": whole.rng,
             "versions": whole.versions,
@@ -315,6 +328,7 @@ class OnPolicyRunner:
         goes_on = self._restore_episodes(own)
         state["states"] = own.get("states", {}) if goes_on else {}
         self.alg.load_state_dict(state)
+        run.restore_extensions(own.get("extensions", {}))
         run.iteration, run.env_steps = int(own["iteration"]), int(own["env_steps"])
         run.faults.update(own["progress"]["faults"])
         if "rng" in own:
@@ -344,7 +358,8 @@ class OnPolicyRunner:
             return own
         part = others[self._peers.rank - 1]
         progress = own["progress"] | {name: part[name] for name in ("episodes", "faults")}
-        return {**own, **{name: part[name] for name in OF_ONE_PROCESS}, "progress": progress}
+        mine = {name: part[name] for name in (*OF_ONE_PROCESS, "extensions")}
+        return {**own, **mine, "progress": progress}
 
 
 def _join(device: str) -> Peers:
@@ -372,7 +387,12 @@ def _adapt(env: Any, settings: RunnerSettings) -> tuple[VecEnv, Mapping[str, Any
         return env, {name: [name] for name in env.obs_dims}
     if not hasattr(env, "get_observations"):
         raise BadInput(f"{type(env).__name__} is neither an environment for rsl_rl nor one of ours")
-    adapter = RslRlEnv(env, obs_groups=settings.obs_groups, use_final_obs=not settings.parity)
+    adapter = RslRlEnv(
+        env,
+        obs_groups=settings.obs_groups,
+        needed=() if settings.rnd is None else (RND_SET,),
+        use_final_obs=not settings.parity,
+    )
     return adapter, adapter.sets
 
 

@@ -338,7 +338,7 @@ class Run:
             checkpoint = with_part(checkpoint, checkpoint.others[self.peers.rank - 1])
         try:
             self.agent.load_state_dict(checkpoint.agent)
-            self._restore_extensions(checkpoint.extensions)
+            self.restore_extensions(checkpoint.extensions)
             if own and self.collector.load_state_dict(checkpoint.collector):
                 self.episodes.load_state_dict(checkpoint.progress["episodes"])
             elif own:
@@ -354,7 +354,7 @@ class Run:
         self.iteration, self.env_steps = checkpoint.iteration, checkpoint.env_steps
         restore_global_rng_state(checkpoint.rng)
 
-    def _restore_extensions(self, states: dict[str, Any]) -> None:
+    def restore_extensions(self, states: dict[str, Any]) -> None:
         """Put the extensions back; one that the checkpoint has not begins anew."""
         for name, extension in self.extensions.items():
             if name in states:

@@ -5,7 +5,6 @@ from __future__ import annotations
 MISSING: dict[str, str] = {
     "convolutional": "there are no convolutional networks",
     "deterministic": "an actor without a distribution cannot explore",
-    "rnd": "there is no random network distillation",
     "distillation": "there is no distillation",
     "amp": "there are no adversarial motion priors",
     "optimizer": "there is only Adam",

@@ -86,8 +86,7 @@ def read_rnd(
         BadInput: A value is of the wrong kind or out of its range.
     """
     if not section:
-        if section is not None:
-            reports.add(_KEY, dict(section), "mapped", "off")
+        reports.add(_KEY, section, "mapped", "off")
         return None
     found = {key: value for key, value in section.items() if key not in _RESOLVED}
     # rsl_rl: the norm of the error, no bound on states, and the deviation of the discounted sum.

@@ -10,7 +10,8 @@ from typing import Any
 from robot_runtime.errors import BadInput
 from trainer.compat.model_settings import ModelSettings, read_models
 from trainer.compat.report import Reports, SettingReport
-from trainer.config import PPOConfig, SymmetryConfig, TrainConfig
+from trainer.compat.rnd_settings import RndSettings, read_rnd
+from trainer.config import PPOConfig, RndConfig, SymmetryConfig, TrainConfig
 
 _LR_LIMITS = (1e-5, 1e-2)
 """Floor and ceiling of the adaptive learning rate in all releases."""
@@ -61,6 +62,7 @@ class RunnerSettings:
         seed: The seed; None where it does not say.
         logger: What it says about the logger.
         symmetry: The augmentation function or its name; None where there is none.
+        rnd: What it says of random network distillation; None where it is off.
         parity: Whether to follow rsl_rl 5.5.1 number by number, faults included.
         report: What became of each setting.
     """
@@ -72,11 +74,26 @@ class RunnerSettings:
     seed: int | None
     logger: Any
     symmetry: Any
+    rnd: RndSettings | None
     parity: bool
     report: tuple[SettingReport, ...]
 
-    def train_config(self, *, num_envs: int, dims: Mapping[str, int], seed: int) -> TrainConfig:
-        """Return the settings of a run in an environment with these observation groups."""
+    def train_config(
+        self,
+        *,
+        num_envs: int,
+        dims: Mapping[str, int],
+        seed: int,
+        step_dt: float | None = None,
+    ) -> TrainConfig:
+        """Return the settings of a run.
+
+        Args:
+            num_envs: Number of environments.
+            dims: Length of each observation group.
+            seed: Seed of the run.
+            step_dt: Duration of a step, [s]; None where the environment does not tell.
+        """
         actor = dims["policy"]
         return TrainConfig(
             num_envs=num_envs,
@@ -85,6 +102,7 @@ class RunnerSettings:
             random_episode_length=False,
             network=self.models.network(actor, dims.get("critic", actor)),
             ppo=self.ppo,
+            rnd=RndConfig() if self.rnd is None else self.rnd.resolve(dims, step_dt),
         )
 
     def table(self) -> str:
@@ -114,12 +132,14 @@ def read_settings(config: Mapping[str, Any]) -> RunnerSettings:
         models = read_models(config, reports)
         ppo = _read_algorithm(config, models, parity, reports)
         symmetry = ppo.pop("function")
+        rnd = ppo.pop("rnd")
         rest = _read_top(config, reports)
         reports.demand()
         return RunnerSettings(
             ppo=PPOConfig(**ppo),
             models=models,
             symmetry=symmetry,
+            rnd=rnd,
             parity=parity,
             report=tuple(reports.rows),
             **rest,
@@ -171,6 +191,8 @@ def _read_algorithm(
     ppo["function"], ppo["symmetry"] = _read_symmetry(
         found.pop("symmetry_cfg", None), parity, reports
     )
+    section = found.pop("rnd_cfg", None)
+    ppo["rnd"] = read_rnd(section, ppo["epochs"], ppo["minibatches"], reports)
     _read_extensions(found, reports)
     return ppo
 
@@ -201,7 +223,6 @@ def _read_symmetry(
 def _read_extensions(found: dict[str, Any], reports: Reports) -> None:
     """Read what is left of the section `algorithm`."""
     checks: dict[str, Callable[[Any], str]] = {
-        "rnd_cfg": lambda _: "rnd",
         "amp_cfg": lambda _: "amp",
         "multi_gpu_cfg": lambda _: "multi_gpu",
         "optimizer": lambda value: "" if str(value).lower() == "adam" else "optimizer",

@@ -52,6 +52,7 @@ class RslRlEnv:
         env: Any,
         *,
         obs_groups: Mapping[str, Sequence[str]] | None = None,
+        needed: Sequence[str] = (),
         use_final_obs: bool = True,
     ) -> None:
         """Look at the environment once; like rsl_rl's runner this calls `get_observations`.
@@ -59,6 +60,7 @@ class RslRlEnv:
         Args:
             env: The environment, or its wrapper.
             obs_groups: Which groups each network sees, as rsl_rl's configurations have it.
+            needed: Further sets that have to be there, configured or not.
             use_final_obs: False: last observations are not looked for, as in rsl_rl.
 
         Raises:
@@ -82,7 +84,7 @@ class RslRlEnv:
             shapes={k: tuple(x.shape[1:]) for k, x in groups.items() if isinstance(x, Tensor)},
             device=self.device,
         )
-        self.sets = resolve_sets(groups, obs_groups)
+        self.sets = resolve_sets(groups, obs_groups, needed)
         self._first: Observations | None = self._compose(groups)
         self.obs_dims: Mapping[str, int] = {
             name: value.shape[-1] for name, value in self._first.items()

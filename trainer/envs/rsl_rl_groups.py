@@ -74,7 +74,9 @@ def groups_of(obs: Any, extras: Mapping[str, Any] | None, privileged: Any = None
 
 
 def resolve_sets(
-    groups: Mapping[str, Any], obs_groups: Mapping[str, Sequence[str]] | None
+    groups: Mapping[str, Any],
+    obs_groups: Mapping[str, Sequence[str]] | None,
+    needed: Sequence[str] = (),
 ) -> dict[str, list[str]]:
     """Return which of the environment's groups each network sees.
 
@@ -84,6 +86,7 @@ def resolve_sets(
     Args:
         groups: The environment's groups.
         obs_groups: The configuration's sets: `actor` (3.x: `policy`), `critic` and others.
+        needed: Further sets that have to be there, configured or not.
 
     Returns:
         Groups by set; the actor's set is called `policy`. The critic has a set of its own only if
@@ -98,6 +101,8 @@ def resolve_sets(
     actor = sets.pop("actor", None) or sets.pop(ACTOR_GROUP, None) or _default("actor", groups)
     critic = sets.pop(CRITIC, None) or _default(CRITIC, groups, actor)
     sets.pop(ACTOR_GROUP, None)
+    for name in needed:
+        sets[name] = sets.get(name) or _default(name, groups, actor)
     found = {ACTOR_GROUP: actor, **({CRITIC: critic} if critic != actor else {}), **sets}
     for name, members in found.items():
         missing = [group for group in members if group not in groups]
