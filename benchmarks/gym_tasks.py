@@ -61,7 +61,10 @@ class Case:
 CASES = {
     "CartPole-v1": Case(
         task="gym:CartPole-v1",
-        options=("--iterations", "73", "--evaluation.every", "8"),
+        options=(
+            *("--iterations", "73", "--evaluation.every", "4", "--evaluation.average", "3"),
+            *("--evaluation.target", "499"),
+        ),
         steps=150_000,
         least=475.0,
     ),
@@ -70,9 +73,9 @@ CASES = {
         options=(
             *("--iterations", "293", "--ppo.epochs", "6", "--ppo.minibatches", "8"),
             *("--ppo.learning-rate", "1e-3", "--ppo.gamma", "0.995", "--ppo.gae-lambda", "0.97"),
-            *("--ppo.entropy-coef", "0.01", "--ppo.value-clip", "None"),
-            *("--ppo.reward-scale", "0.05", "--evaluation.every", "20"),
-            *("--evaluation.average", "3", "--evaluation.target", "235"),
+            *("--ppo.entropy-coef", "0.01", "--ppo.reward-scale", "0.05"),
+            *("--evaluation.every", "20", "--evaluation.average", "3"),
+            *("--evaluation.target", "235"),
         ),
         steps=1_000_000,
         least=200.0,

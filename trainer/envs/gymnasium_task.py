@@ -27,6 +27,8 @@ RECIPE = TrainConfig(
         num_steps=256,
         epochs=10,
         minibatches=32,
+        # Rewards come in units of their own: a bound for the value would be one of them.
+        value_clip=None,
         entropy_coef=0.0,
         value_coef=0.5,
         learning_rate=3e-4,
