@@ -59,6 +59,7 @@ format: sync ## fix what ruff can fix, and format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-build: sync ## wheel and sdist into dist/
+build: sync ## wheel and sdist into dist/, tried in clean environments
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation
+	@$(BIN)/python tests/smoke.py dist $(PIP_ARGS)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from export.diagnosis import Evidence
-from export.findings import check_measurable, contract_findings, saturated_actions
+from export.findings import check_measurable, contract_findings
 from export.formats.deploy_yaml import deploy_yaml
 from export.formats.leapp import leapp_yaml
 from export.formats.metadata import controller_metadata
@@ -32,6 +32,7 @@ from export.networks import (
 )
 from export.onnx import DEFAULT_TARGET, TARGETS, export_onnx
 from export.parity import GateReport, run_gate
+from export.saturation import saturated_actions
 from export.torchscript import read_torchscript, torchscript_bytes, trace_module
 from robot_runtime.errors import BadInput, GateFailed
 from robot_runtime.files import atomic_write

@@ -36,6 +36,7 @@ from export.importers.graph import Graph, OnnxReference
 from export.importers.model import read_model_facts
 from export.importers.reading import one_line
 from export.importers.sheet import Sheet
+from export.saturation import saturated_actions
 from robot_runtime.errors import BadInput
 from robot_runtime.files import atomic_write
 from robot_runtime.policy.contract import PolicyContract
@@ -168,6 +169,9 @@ def import_policy(request: Request) -> Imported:
         synthesized = synthesize(contract, network, reset=network.reset)
     for note in replayed.notes if replayed else ():
         sheet.note(note)
+    if replayed is not None:
+        for note in saturated_actions(contract, replayed.trace, None):
+            sheet.note(note)
     trace = synthesized if replayed is None else joined(replayed.trace, synthesized)
     data = policy_bytes(
         graph.model,

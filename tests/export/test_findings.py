@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.findings import check_measurable, contract_findings, saturated_actions
+from export.findings import check_measurable, contract_findings
+from export.saturation import saturated_actions
 from export.write import export_source
 from robot_runtime.errors import Refused
 from robot_runtime.policy.contract import PolicyContract
