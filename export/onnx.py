@@ -19,7 +19,7 @@ from torch.export import Dim
 from export.graph import Policy, batch_axis, example_inputs
 from export.handwritten import write_graph
 from export.networks import OnnxBatchNetwork
-from robot_runtime.errors import GateFailed, Refused
+from robot_runtime.errors import BadInput, GateFailed, Refused
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.inference import OnnxNetwork
 from trainer.networks.graph_spec import GraphSpec
@@ -92,7 +92,13 @@ def export_onnx(
     model.ir_version = target.ir_version
     _strip(model)
     data = model.SerializeToString(deterministic=True)
-    _check(data, contract)
+    try:
+        _check(data, contract)
+    except (BadInput, GateFailed) as error:
+        if target.opset >= _LOWEST_OF_TORCH or spec is not None:
+            raise
+        # The older exporter takes some sizes of its example for constants.
+        raise _too_old(target, error) from error
     return data
 
 
@@ -138,11 +144,15 @@ def _export_by_tracing(module: Policy, contract: PolicyContract, target: Target)
             )
             return onnx.load(path)
     except Exception as error:
-        text = " ".join(str(error).split())[:200]
-        raise Refused(
-            f"this network cannot be written for {target.name} (opset {target.opset}): {text}; "
-            "take a newer --target"
-        ) from error
+        raise _too_old(target, error) from error
+
+
+def _too_old(target: Target, error: Exception) -> Refused:
+    text = " ".join(str(error).split())[:200]
+    return Refused(
+        f"this network cannot be written for {target.name} (opset {target.opset}): {text}; take a "
+        "newer --target"
+    )
 
 
 def _names(contract: PolicyContract) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 from export.graph import read_source
 from export.write import export_checkpoint, export_source
 from robot_runtime.cli import main
-from robot_runtime.errors import GateFailed
+from robot_runtime.errors import GateFailed, Refused
 from robot_runtime.policy.file import open_policy
 from tests.helpers.checkpoints import make_checkpoint
 from trainer.checkpoint import build_actor, load_checkpoint
@@ -75,6 +75,15 @@ def test_encoders_export_through_torch(tmp_path: Path, name: str) -> None:
     network = NetworkConfig(encoders=(ENCODERS[name],), **SMALL)
     made = make_checkpoint(tmp_path / "it.pt", network=network)
     check(made.path, tmp_path / "policy.onnx", "ort-1.14")
+
+
+def test_what_the_older_exporter_gets_wrong_is_refused(tmp_path: Path) -> None:
+    """It takes the batch of its example for a constant in an attention."""
+    network = NetworkConfig(encoders=(ENCODERS["attention"],), **SMALL)
+    made = make_checkpoint(tmp_path / "it.pt", network=network)
+    with pytest.raises(Refused, match=r"cannot be written for ort-1\.10 .*newer --target"):
+        export_checkpoint(made.path, tmp_path / "policy.onnx", target="ort-1.10")
+    assert [path.name for path in tmp_path.iterdir()] == ["it.pt"]
 
 
 def test_the_quadruped_trains_with_a_memory_and_is_exported(
