@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import pickle
 import platform
+import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -297,12 +298,15 @@ def read_archive(path: Path) -> dict[str, Any]:
         # archive at all, a bare pickle say, is not even looked into.
         if not zipfile.is_zipfile(path):
             raise BadInput(f"'{path}' is not a checkpoint, or it is truncated")
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(_plain_numpy()):
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise BadInput(f"cannot read checkpoint '{path}': {error.strerror}") from error
     except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        what = f" ({found[1]})" if found else ""
         raise BadInput(
-            f"'{path}' is refused: it holds more than tensors and plain containers, "
+            f"'{path}' is refused: it holds more than tensors and plain containers{what}, "
             "and reading that could run code"
         ) from error
     except BadInput:
@@ -313,6 +317,21 @@ def read_archive(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise BadInput(f"'{path}' is not a checkpoint; it holds a {type(content).__name__}")
     return content
+
+
+def _plain_numpy() -> list[Any]:
+    """Return what numbers and arrays of NumPy are pickled as, by both names it has had.
+
+    They hold numbers, and run nothing; scripts leave them in what they save beside the networks.
+    """
+    kinds = (np.dtype(t) for t in (*np.typecodes["AllInteger"], *np.typecodes["Float"], "?"))
+    names = (
+        (np.array(0.0).__reduce__()[0], "_reconstruct"),
+        (np.float64(0).__reduce__()[0], "scalar"),
+    )
+    parts = [(part, f"numpy.{core}.multiarray.{name}") for part, name in names
+             for core in ("core", "_core")]  # fmt: skip
+    return [np.ndarray, np.dtype, *dict.fromkeys(type(kind) for kind in kinds), *parts]
 
 
 def to_plain(value: object, where: str) -> Any:

@@ -5,6 +5,7 @@ Reading runs no code: only archives of torch with tensors and plain containers a
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,14 +17,16 @@ from torch import Tensor
 from robot_runtime.errors import BadInput
 from robot_runtime.files import atomic_write
 from trainer.checkpoint import read_archive
-from trainer.compat.adam import AdamState, read_adam
+from trainer.compat.adam import AdamState, is_adam, read_adam
 from trainer.compat.infer import infer_architecture
 from trainer.compat.layout import (
+    CNN,
     MLP,
     NORMALIZER,
     RNN,
     KeyReport,
     Named,
+    is_buffer,
     name_tensors,
 )
 from trainer.compat.models import Architecture, Hints, RslRlModel
@@ -119,9 +122,7 @@ def parse_rsl_rl_checkpoint(
 ) -> ForeignCheckpoint:
     """Make sense of the top-level dict of a checkpoint; see `read_rsl_rl_checkpoint`."""
     named = name_tensors(content, where)
-    iteration = content.get("iter")
-    if not isinstance(iteration, int):
-        raise BadInput(f"'{where}': 'iter' is {iteration!r}, expected an integer")
+    iteration = _whole_number(content.get("iter"), where)
     shapes = _infer(named, hints, where)
     optimizer, slots = _read_optimizer(content, named, where)
     rnd, rnd_report = _read_rnd(content, where)
@@ -136,6 +137,15 @@ def parse_rsl_rl_checkpoint(
         rnd=rnd,
         report=(*named.report, *slots, *rnd_report, *_report_rest(content, named)),
     )
+
+
+def _whole_number(found: Any, where: str) -> int:
+    """Return the iteration; some scripts save it as a tensor or as a number of NumPy."""
+    try:
+        number: Any = found.item() if isinstance(found, Tensor) else found
+        return operator.index(number)
+    except (TypeError, ValueError, RuntimeError):
+        raise BadInput(f"'{where}': 'iter' is {found!r}, expected an integer") from None
 
 
 def _infer(named: Named, hints: Hints, where: str) -> dict[str, Architecture]:
@@ -163,6 +173,9 @@ def _read_optimizer(
 ) -> tuple[AdamState | None, list[KeyReport]]:
     if content.get(OPTIMIZER) is None:
         return None, []
+    if not is_adam(content[OPTIMIZER]):
+        note = "no state of Adam with one parameter group: training begins with moments of 0"
+        return None, [KeyReport(key=OPTIMIZER, shape=None, became="", note=note)]
     # Distillation steps everything up to release 3 and the student alone from 4 on.
     student = [name for name in named.parameters if name.startswith("student/")]
     candidates = [named.parameters, *([student] if student else [])]
@@ -231,7 +244,7 @@ def rsl_rl_content(checkpoint: ForeignCheckpoint) -> dict[str, Any]:
         ordered = {key: state[key] for key in sorted(state, key=_place_in_release_5)}
         content[f"{role}_state_dict"] = ordered
         if role != "teacher":
-            order += [f"{role}/{key}" for key in ordered if not key.startswith(NORMALIZER)]
+            order += [f"{role}/{key}" for key in ordered if not is_buffer(key)]
     if checkpoint.optimizer is not None:
         content[OPTIMIZER] = checkpoint.optimizer.to_torch(order)
     if checkpoint.rnd is not None:
@@ -257,5 +270,5 @@ def _place_in_release_5(key: str) -> int:
 
     Keys of one module keep their order: `sorted` is stable.
     """
-    prefixes = (NORMALIZER, "distribution.", MLP, RNN)
+    prefixes = (NORMALIZER, "distribution.", MLP, RNN, CNN)
     return next(i for i, prefix in enumerate(prefixes) if key.startswith(prefix))

@@ -70,6 +70,15 @@ class AdamState:
         return {"state": state, "param_groups": template["param_groups"]}
 
 
+def is_adam(content: Any) -> bool:
+    """Return whether something is the state of an Adam (or AdamW) with one parameter group."""
+    try:
+        (group,) = content["param_groups"]
+        return "betas" in group
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
 def read_adam(
     content: Any, candidates: Iterable[Sequence[str]], shapes: Mapping[str, Tensor], where: str
 ) -> AdamState:

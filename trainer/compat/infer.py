@@ -9,6 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from robot_runtime.errors import BadInput
+from trainer.compat.convolution import image_groups
 from trainer.compat.layout import LOG_STD, MLP, NORMALIZER, RNN, SCALAR_STD
 from trainer.compat.models import ANSWERS, WIDE_HEADS, Architecture, Head, Hints
 
@@ -29,19 +30,26 @@ def infer_architecture(
             names the key, or the setting that would answer.
     """
     widths = _mlp_widths(role, state)
+    obs_dim: int | None
     rnn, obs_dim, rnn_hidden, rnn_layers = _rnn_shape(role, state)
     if rnn and rnn_hidden != widths[0]:
         raise BadInput(
             f"{role}: the recurrent layers give {rnn_hidden} numbers and '{MLP}0.weight' takes "
             f"{widths[0]}"
         )
-    obs_dim = obs_dim or widths[0]
+    images = image_groups(state)
+    if images:
+        # How many of the numbers come from images the weights do not say.
+        mean = state.get(f"{NORMALIZER}_mean")
+        obs_dim = mean.shape[-1] if mean is not None else None
+    else:
+        obs_dim = obs_dim or widths[0]
     normalized = any(key.startswith(NORMALIZER) for key in state)
-    if normalized:
+    if normalized and obs_dim is not None:
         _check_normalizer(role, state, obs_dim)
     head = _head(role, state, widths[-1], hints, num_actions)
     return Architecture(
-        obs_dim=obs_dim,
+        obs_dim=obs_dim or 0,
         hidden=tuple(widths[1:-1]),
         out_dim=widths[-1],
         rnn=rnn,
@@ -49,6 +57,7 @@ def infer_architecture(
         rnn_layers=rnn_layers,
         normalized=normalized,
         head=head,
+        images=images,
         num_outputs=widths[-1] // 2 if head in WIDE_HEADS else widths[-1],
     )
 

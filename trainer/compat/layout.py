@@ -32,6 +32,7 @@ LOG_STD = "distribution.log_std_param"
 NORMALIZER = "obs_normalizer."
 MLP = "mlp."
 RNN = "rnn.rnn."
+CNN = "cnns."
 
 _FLAT_PREFIXES = {
     f"{old}{middle}": (role, new)
@@ -45,13 +46,14 @@ _FLAT_PREFIXES = {
         (net, ".", MLP),
         (memory, ".rnn.", RNN),
         (f"{role}_obs_normalizer", ".", NORMALIZER),
+        (f"{role}_cnns", ".", CNN),
     )
 }
 """Prefix in a flat state dict: the model it belongs to and the prefix there."""
 
 _STD_NAMES = {"std": SCALAR_STD, "log_std": LOG_STD}
 
-_SPLIT_PREFIXES = (MLP, RNN, NORMALIZER)
+_SPLIT_PREFIXES = (MLP, RNN, CNN, NORMALIZER)
 
 _NORMALIZER_DICTS = {
     "obs_norm_state_dict": ("actor", "student"),
@@ -180,7 +182,7 @@ def _name_split(content: Mapping[str, Any], split: Mapping[str, str], where: str
                 layout = "rsl_rl 4.x" if key in _STD_NAMES else "rsl_rl 5.x"
             elif not key.startswith(_SPLIT_PREFIXES):
                 raise BadInput(
-                    f"'{where}': key '{key}' of '{top}' belongs to no MLP or recurrent model of "
+                    f"'{where}': key '{key}' of '{top}' belongs to no model of "
                     f"rsl_rl 4 or 5; found the keys: {_keys(state)}"
                 )
             models[role][name] = value
@@ -191,8 +193,17 @@ def _name_split(content: Mapping[str, Any], split: Mapping[str, str], where: str
 def _named(
     layout: str, models: dict[str, dict[str, Tensor]], report: list[KeyReport], order: list[str]
 ) -> Named:
-    parameters = tuple(name for name in order if f"/{NORMALIZER}" not in name)
+    parameters = tuple(name for name in order if not is_buffer(name.partition("/")[2]))
     return Named(layout=layout, models=models, parameters=parameters, report=tuple(report))
+
+
+def is_buffer(key: str) -> bool:
+    """Return whether a key is of something that no optimizer steps.
+
+    That is the statistics of normalizers, and of batch normalization between convolutions.
+    """
+    statistics = (".running_mean", ".running_var", ".num_batches_tracked")
+    return key.startswith(NORMALIZER) or key.endswith(statistics)
 
 
 def _kept(key: str, value: Tensor, became: str, note: str = "") -> KeyReport:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from robot_runtime.errors import BadInput
-from trainer.compat.layout import LOG_STD, SCALAR_STD
+from trainer.compat.convolution import CnnHint, make_convolutions, width_of
+from trainer.compat.layout import LOG_STD, MLP, SCALAR_STD
 from trainer.networks.graph_spec import (
     DenseLayer,
     GraphSpec,
+    NoGraphSpecError,
     Normalization,
     RecurrentLayer,
     Squash,
@@ -62,12 +65,14 @@ class Hints:
         head: What the last layer of a model without `std` gives; None: not known.
         action_range: Interval a Beta distribution is stretched to.
         norm_eps: What a normalizer adds to the deviation; 0.01 in all releases.
+        cnn: Convolutions, by observation group; needed to build a model that has them.
     """
 
     activation: str = "elu"
     head: Head | None = None
     action_range: tuple[float, float] = (-1.0, 1.0)
     norm_eps: float = 0.01
+    cnn: Mapping[str, CnnHint] = field(default_factory=dict[str, CnnHint])
 
     def __post_init__(self) -> None:
         """Check the names.
@@ -87,7 +92,8 @@ class Architecture:
     """The shape of one model.
 
     Attributes:
-        obs_dim: Length of the observation.
+        obs_dim: Length of the observation; without a normalizer a model with images does not say
+            it, and it is 0.
         hidden: Widths of the hidden layers, from the input on.
         out_dim: Numbers the last layer gives.
         rnn: `lstm`, `gru` or empty.
@@ -96,6 +102,7 @@ class Architecture:
         normalized: Whether observations are normalized.
         head: What the last layer gives.
         num_outputs: Actions, or 1 for a critic.
+        images: Observation groups that are images, in the order in which they are joined.
     """
 
     obs_dim: int
@@ -107,6 +114,7 @@ class Architecture:
     normalized: bool
     head: Head
     num_outputs: int
+    images: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return it in one line."""
@@ -115,6 +123,9 @@ class Architecture:
             steps.append("normalizer")
         if self.rnn:
             steps.append(f"{self.rnn}({' x '.join([str(self.rnn_hidden)] * self.rnn_layers)})")
+        if self.images:
+            steps = [" -> ".join(steps), *(f"cnn({name})" for name in self.images)]
+            steps = [f"[{', '.join(steps)}]"]
         steps += [str(width) for width in (*self.hidden, self.out_dim)]
         return " -> ".join(steps) + ("" if self.head == "none" else f", {self.head}")
 
@@ -147,9 +158,8 @@ class RslRlModel(nn.Module):
             name = LOG_STD if LOG_STD in state else SCALAR_STD
             deviation = nn.Parameter(torch.zeros(architecture.num_outputs))
             self.distribution.register_parameter(name.removeprefix("distribution."), deviation)
-        width = architecture.obs_dim
-        if architecture.rnn:
-            width = architecture.rnn_hidden
+        width = state[f"{MLP}0.weight"].shape[1]
+        self._make_convolutions(state, hints, width)
         self.mlp = _make_mlp(width, architecture, hints.activation)
         if architecture.rnn:
             kind = nn.LSTM if architecture.rnn == "lstm" else nn.GRU
@@ -165,25 +175,62 @@ class RslRlModel(nn.Module):
         count = {"lstm": 2, "gru": 1, "": 0}[self.architecture.rnn]
         return tuple(torch.zeros(shape) for _ in range(count))
 
-    def forward(self, obs: Tensor, state: State = ()) -> tuple[Tensor, State]:
+    def _make_convolutions(self, state: Mapping[str, Tensor], hints: Hints, width: int) -> None:
+        """Build what images go through, if there are any.
+
+        Raises:
+            BadInput: `hints` does not say what the file does not, or what it says does not fit.
+        """
+        shape = self.architecture
+        if not shape.images:
+            return
+        missing = [name for name in shape.images if name not in hints.cnn]
+        if missing:
+            raise BadInput(
+                f"the file does not say sizes, strides and padding of the convolutions of {missing}"
+                ": name them, Hints(cnn={group: CnnHint(size=(height, width), ...)})"
+            )
+        self.cnns = nn.ModuleDict()
+        total = 0
+        for name in shape.images:
+            hint = hints.cnn[name]
+            layers = make_convolutions(name, state, hint, ACTIVATIONS[hint.activation]())
+            first = layers[0]
+            assert isinstance(first, nn.Conv2d)
+            total += width_of(layers, first.in_channels, hint.size)
+            self.cnns[name] = layers
+        seen = width - total
+        if seen < 0 or (shape.normalized and seen != shape.obs_dim):
+            raise BadInput(
+                f"with these hints the convolutions give {total} numbers and the other "
+                f"observations are {shape.obs_dim}; 'mlp.0.weight' takes {width}"
+            )
+        self.architecture = dataclasses.replace(shape, obs_dim=seen)
+
+    def forward(
+        self, obs: Tensor, state: State = (), images: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, State]:
         """Take one step without exploration.
 
         Args:
             obs: Raw observations, ``(B, obs_dim)``.
             state: Recurrent state; empty for a fresh episode.
+            images: Observation groups that are images, each ``(B, channels, height, width)``.
 
         Returns:
             The deterministic action, or the value, ``(B, num_outputs)``, and the next state.
         """
-        out, state = self._last_layer(obs, state)
+        out, state = self._last_layer(obs, state, images)
         head = self.architecture.head
         if head == "beta":
             alpha, beta = (functional.softplus(part) + 1.0 for part in out.chunk(2, dim=-1))
             return alpha / (alpha + beta) * self._span + self._low, state
         return out[..., : self.architecture.num_outputs], state
 
-    def std(self, obs: Tensor, state: State = ()) -> Tensor:
-        """Return the deviation of the action for raw observations, ``(B, num_outputs)``.
+    def std(
+        self, obs: Tensor, state: State = (), images: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
+        """Return the deviation of the action, ``(B, num_outputs)``; see `forward`.
 
         Raises:
             ValueError: The model has no distribution.
@@ -191,7 +238,7 @@ class RslRlModel(nn.Module):
         head = self.architecture.head
         if head == "none":
             raise ValueError("this model is deterministic")
-        out, _ = self._last_layer(obs, state)
+        out, _ = self._last_layer(obs, state, images)
         if head == "gaussian":
             (param,) = self.distribution.parameters()
             std = param.exp() if hasattr(self.distribution, "log_std_param") else param
@@ -207,9 +254,11 @@ class RslRlModel(nn.Module):
         """Return what the model computes as plain arrays, for whoever writes or runs it elsewhere.
 
         Raises:
-            NoGraphSpecError: Its activation is none that a `GraphSpec` has.
+            NoGraphSpecError: Its activation is none that a `GraphSpec` has, or it sees images.
         """
         shape, normalization = self.architecture, None
+        if shape.images:
+            raise NoGraphSpecError(f"convolutions of {', '.join(shape.images)}")
         if shape.normalized:
             mean, std = (self.obs_normalizer.get_buffer(x).squeeze(0) for x in ("_mean", "_std"))
             scale = std + self.obs_normalizer.eps
@@ -232,7 +281,9 @@ class RslRlModel(nn.Module):
             normalization=normalization, recurrent=recurrent, layers=layers, squash=squash
         )
 
-    def _last_layer(self, obs: Tensor, state: State) -> tuple[Tensor, State]:
+    def _last_layer(
+        self, obs: Tensor, state: State, images: Mapping[str, Tensor] | None
+    ) -> tuple[Tensor, State]:
         """Return what the last layer gives, ``(B, out_dim)``, and the next recurrent state."""
         x = self.obs_normalizer(obs) if self.architecture.normalized else obs
         if self.architecture.rnn:
@@ -241,7 +292,20 @@ class RslRlModel(nn.Module):
             before = state if self.architecture.rnn == "lstm" else state[0]
             x, after = self.rnn.get_submodule("rnn")(x.unsqueeze(0), before)
             x, state = x.squeeze(0), after if isinstance(after, tuple) else (after,)
+        if self.architecture.images:
+            x = torch.cat([x, *self._seen(images or {})], dim=-1)
         return self.mlp(x), state
+
+    def _seen(self, images: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return what the convolutions make of images.
+
+        Raises:
+            BadInput: One is missing.
+        """
+        missing = [name for name in self.architecture.images if name not in images]
+        if missing:
+            raise BadInput(f"the model sees the images {missing}, and none were given")
+        return [self.cnns[name](images[name]) for name in self.architecture.images]
 
 
 class _Normalizer(nn.Module):
