@@ -183,7 +183,9 @@ def _read_foreign(
         )
     hints = Hints(activation=config.teacher_activation)
     foreign = read_rsl_rl_checkpoint(path, hints)
-    shape = foreign.shapes[foreign.policy_role]
+    # Whoever goes on with a distillation means its teacher.
+    role = "teacher" if "teacher" in foreign.weights else foreign.policy_role
+    shape = foreign.shapes[role]
     dims = {group: env.obs_dims.get(group, 0) for group in config.teacher_groups}
     if all(dims.values()) and sum(dims.values()) != shape.obs_dim:
         raise BadInput(
@@ -198,7 +200,7 @@ def _read_foreign(
             "architecture": dataclasses.asdict(shape),
             "hints": dataclasses.asdict(hints),
         },
-        network=foreign.model(foreign.policy_role),
+        network=foreign.model(role),
     )
     return teacher, None
 

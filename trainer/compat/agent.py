@@ -60,7 +60,7 @@ def foreign_of(agent: PPO, hints: Hints, *, iteration: int, infos: Any = None) -
         iteration: Index of its last iteration.
         infos: What to keep beside it.
     """
-    weights = {role: _theirs(_module(agent, role)) for role in ROLES}
+    weights = {role: foreign_weights(_module(agent, role)) for role in ROLES}
     shapes = {role: infer_architecture(role, state, hints, None) for role, state in weights.items()}
     return ForeignCheckpoint(
         layout="surefoot",
@@ -95,7 +95,7 @@ def load_foreign(
                     f"the checkpoint has no {role}; it has: {', '.join(checkpoint.weights)}"
                 )
             module = _module(agent, role)
-            state[role] = _ours(role, checkpoint.weights[role], module, strict)
+            state[role] = own_weights(role, checkpoint.weights[role], module, strict)
     if "optimizer" in parts:
         if checkpoint.optimizer is None:
             raise BadInput("the checkpoint has no optimizer state")
@@ -107,7 +107,7 @@ def _module(agent: PPO, role: str) -> Actor | Critic:
     return agent.actor if role == "actor" else agent.critic
 
 
-def _their_name(name: str, module: nn.Module) -> str:
+def foreign_name(name: str, module: nn.Module) -> str:
     """Return the name of one of our parameters in rsl_rl 5."""
     if name == _STD:
         assert isinstance(module, Actor)
@@ -119,10 +119,10 @@ def _their_name(name: str, module: nn.Module) -> str:
     raise BadInput(f"parameter '{name}' has no counterpart in rsl_rl")
 
 
-def _theirs(module: Actor | Critic) -> dict[str, Tensor]:
+def foreign_weights(module: Actor | Critic) -> dict[str, Tensor]:
     """Return the weights and statistics of a network under their names."""
     state = {
-        _their_name(name, module): value.detach().cpu().clone()
+        foreign_name(name, module): value.detach().cpu().clone()
         for name, value in module.named_parameters()
     }
     _shift_deviations(module, state, 1.0)
@@ -138,14 +138,14 @@ def _theirs(module: Actor | Critic) -> dict[str, Tensor]:
     return state
 
 
-def _ours(
+def own_weights(
     role: str, theirs: Mapping[str, Tensor], module: Actor | Critic, strict: bool
 ) -> dict[str, Tensor]:
     """Return the state dict of a network of ours with their numbers in it."""
     theirs = {name: value.clone() for name, value in theirs.items()}
     _shift_deviations(module, theirs, -1.0)
     state = {name: value.clone() for name, value in module.state_dict().items()}
-    names = {_their_name(name, module): name for name, _ in module.named_parameters()}
+    names = {foreign_name(name, module): name for name, _ in module.named_parameters()}
     normalizer = module.normalizer
     statistics = {key for key in theirs if key.startswith(NORMALIZER)}
     expected = set(names)
@@ -204,7 +204,7 @@ def _statistics(
 def _names(agent: PPO) -> list[str]:
     """Return ``role/name`` of every parameter in the order of our optimizer."""
     return [
-        f"{role}/{_their_name(name, _module(agent, role))}"
+        f"{role}/{foreign_name(name, _module(agent, role))}"
         for role in ROLES
         for name, _ in _module(agent, role).named_parameters()
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 MISSING: dict[str, str] = {
     "convolutional": "there are no convolutional networks",
     "deterministic": "an actor without a distribution cannot explore",
-    "distillation": "there is no distillation",
+    "distillation": "trainer.rsl_rl_distillation.DistillationRunner is for that",
     "amp": "there are no adversarial motion priors",
     "optimizer": "there is only Adam",
     "two_activations": "actor and critic share one activation",
