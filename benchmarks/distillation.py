@@ -36,7 +36,7 @@ SEED = 5_000_011
 
 TRACKING = ("track_lin_vel", "track_mean_lin_vel", "track_ang_vel", "track_mean_ang_vel")
 
-STUDENTS = {"mlp": 450, "gru": 300}
+STUDENTS = {"mlp": 300, "gru": 200}
 """Iterations of each student."""
 
 
