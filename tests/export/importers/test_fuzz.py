@@ -19,6 +19,8 @@ from robot_runtime.cli import main
 from robot_runtime.errors import SurefootError
 from tests.export.importers.test_leapp import leapp_case
 from tests.export.importers.test_motion import Motion, motion_case
+from tests.export.importers.test_rsl_rl import AGENT, CONTRACT, flat, mlp
+from tests.export.importers.test_rsl_rl import case as rsl_rl_case
 from tests.export.importers.test_stacks import bhl_case, holosoma_case, mjlab_case, sar_case
 from tests.export.importers.test_unitree import deploy_case, terms
 from tests.helpers.foreign import Case, Network, record, tensor
@@ -40,6 +42,18 @@ WORDS = (".nan", ".inf", "-.inf", "1e400", "-1", "0", "null", "[]", "{}", "''", 
 WORDS += ("99999999999999999999", "1e-300", "true", "&a [*a]", "*b", "\t", "\x00", "1" * 5000)
 
 
+def checkpoint_case(folder: Path) -> Case:
+    """A checkpoint with its settings; what else is needed stands on the command line."""
+    folder.mkdir(parents=True)
+    case = rsl_rl_case(folder, flat(mlp()), "{}")
+    case.write("agent.yaml", AGENT.format(normalization="false"))
+    case.settings = [
+        f"{key}={yaml.safe_dump(value, default_flow_style=True)}"
+        for key, value in yaml.safe_load(CONTRACT).items()
+    ]
+    return case
+
+
 def cases(folder: Path) -> dict[str, Case]:
     sar, _ = sar_case(folder / "sar")
     sar.files.append(folder / "sar/policy/biped2/him/policy.onnx")
@@ -56,6 +70,7 @@ def cases(folder: Path) -> dict[str, Case]:
         "holosoma": holosoma,
         "mjlab": mjlab_case(folder / "mjlab"),
         "motion": motion_case(folder / "motion", Motion(34)),
+        "rsl_rl": checkpoint_case(folder / "rsl_rl"),
     }
 
 
@@ -109,6 +124,26 @@ def broken_network(rng: np.random.Generator, data: bytes) -> bytes:
     return model.SerializeToString()
 
 
+def broken_archive(rng: np.random.Generator, data: bytes) -> bytes:
+    """An archive of torch, cut off or with a few bits turned."""
+    if rng.integers(3) == 0:
+        return data[: int(rng.integers(len(data)))]
+    flipped = bytearray(data)
+    for place in rng.integers(len(data), size=int(rng.integers(1, 6))):
+        flipped[int(place)] ^= 1 << int(rng.integers(8))
+    return bytes(flipped)
+
+
+def broken(rng: np.random.Generator, path: Path, mark: str) -> bytes:
+    """A file with one thing wrong, by what it is."""
+    original = path.read_bytes()
+    if path.suffix == ".onnx":
+        return broken_network(rng, original)
+    if path.suffix == ".pt":
+        return broken_archive(rng, original)
+    return broken_text(rng, original, mark)
+
+
 def attacks(folder: Path, count: int, mark: str) -> Iterator[Case]:
     """Cases with one file broken, put right again after each."""
     rng = np.random.default_rng(7)
@@ -117,10 +152,7 @@ def attacks(folder: Path, count: int, mark: str) -> Iterator[Case]:
         case = found[i % len(found)]
         path = case.files[int(rng.integers(len(case.files)))]
         original = path.read_bytes()
-        text = path.suffix != ".onnx"
-        path.write_bytes(
-            broken_text(rng, original, mark) if text else broken_network(rng, original)
-        )
+        path.write_bytes(broken(rng, path, mark))
         yield case
         path.write_bytes(original)
 
