@@ -48,7 +48,7 @@ def make_env(config: RobotEnvConfig, num_envs: int, seed: int) -> RobotEnv:
 
 @torch.no_grad()
 def walk(env: RobotEnv, act: ActMean, *, seconds: float) -> Motion:
-    """Let a policy walk without exploration and return what the robots do, a clip for each.
+    """Let a policy walk without exploration and return a clip of each robot that does not fall.
 
     Args:
         env: The environment, with the group `amp`.
@@ -56,14 +56,17 @@ def walk(env: RobotEnv, act: ActMean, *, seconds: float) -> Motion:
         seconds: How long to record, [s].
     """
     obs, frames = env.reset(), []
+    fell = torch.zeros(env.num_envs, dtype=torch.bool)
     for step in range(round((SETTLE + seconds) / env.step_dt)):
         result = env.step(act(obs["policy"]))
         obs = result.obs
-        if bool((result.terminated | result.truncated).any()):
-            sys.exit("a robot fell")
+        fell |= result.terminated | result.truncated
         if step * env.step_dt >= SETTLE:
             frames.append(obs[GROUP].numpy().copy())
-    clips = tuple(np.ascontiguousarray(clip) for clip in np.stack(frames, axis=1))
+    if bool(fell.all()):
+        sys.exit("all robots fell")
+    walked = np.stack(frames, axis=1)[~fell.numpy()]
+    clips = tuple(np.ascontiguousarray(clip) for clip in walked)
     return Motion(names=env.feature_names[GROUP], dt=env.step_dt, clips=clips)
 
 

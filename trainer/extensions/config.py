@@ -109,7 +109,7 @@ class AmpConfig:
     task_weight: float = 1.0
     """Factor on the task's reward."""
 
-    style_weight: float = 0.02
+    style_weight: float = 0.2
     """Factor on the style reward, which lies between 0 and 1 in every step."""
 
     hidden: tuple[int, ...] = (128, 64)
