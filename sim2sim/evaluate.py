@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -249,15 +249,18 @@ def run_scenarios(
         The results, in the order of the scenarios.
     """
     results: list[RunResult] = []
-    for result in _results(job, scenarios, workers, [keep(s) for s in scenarios]):
-        done(result)
-        results.append(result)
+    # Closed here and now: an interrupt may come while `done` runs, when the generator, which has
+    # the processes to end, would not know of it.
+    with closing(_results(job, scenarios, workers, [keep(s) for s in scenarios])) as running:
+        for result in running:
+            done(result)
+            results.append(result)
     return results
 
 
 def _results(
     job: Job, scenarios: Sequence[Scenario], workers: int, kept: list[bool]
-) -> Iterator[RunResult]:
+) -> Generator[RunResult]:
     if workers <= 1 or len(scenarios) <= 1:
         _load(job)
         yield from map(_run, scenarios, kept)

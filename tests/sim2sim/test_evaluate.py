@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 from pathlib import Path
 
 import numpy as np
@@ -97,3 +98,19 @@ def test_results_do_not_depend_on_the_number_of_workers(still_policy: Path) -> N
     assert _figures(run_scenarios(job, scenarios, workers=2)) == _figures(alone)
     # One scenario by itself is what it was among others.
     assert _figures(run_scenarios(job, scenarios[2:3])) == _figures(alone[2:3])
+
+
+def test_an_interrupt_between_two_results_ends_the_processes(still_policy: Path) -> None:
+    """While whoever is told of results is busy, nobody waits for one."""
+    contract = standing_contract()
+    scenarios = [nominal_scenario(contract, 3, i) for i in range(500)]
+    job = Job(policy=still_policy, scene=None, physics_dt=None)
+
+    def interrupted(_: RunResult) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run_scenarios(job, scenarios, workers=2, done=interrupted)
+    # The traceback still holds the frames, and with them whatever only garbage collection ends.
+    assert caught.tb is not None
+    assert multiprocessing.active_children() == []
