@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainer.rsl_rl_scripts import Points, config_5
 from tests.trainer.scripted import ScriptedEnv, scripted
@@ -43,6 +44,33 @@ def test_mirror_images_cost_one_pass_through_the_actor() -> None:
         calls.append(len(seen))
         assert seen[-1] == 12 * (2 if symmetry.enabled else 1)
     assert calls[0] == calls[1] == 2 * 2
+
+
+class _Waits(TorchDispatchMode):
+    """Counts where the host reads a number, which on a GPU it waits for."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        self.count += func.overloadpacket in (
+            torch.ops.aten._local_scalar_dense,
+            torch.ops.aten.nonzero,
+        )
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("symmetry", [SymmetryConfig(), SymmetryConfig(augment=True)])
+def test_no_minibatch_waits_for_the_device(symmetry: SymmetryConfig) -> None:
+    """Ten times as many minibatches read no more numbers back."""
+    counts = []
+    for epochs in (1, 10):
+        agent = agent_of(symmetry=symmetry, epochs=epochs)
+        rollout = Collector(scripted(), num_steps=6, device=CPU).collect(agent.act)
+        with _Waits() as waits:
+            agent.update(rollout)
+        counts.append(waits.count)
+    assert counts[0] == counts[1]
 
 
 class Bounded(ScriptedEnv):
