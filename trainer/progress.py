@@ -22,6 +22,7 @@ SHOWN = (
     ("rollout/reward", "reward", ".4f"),
     ("episode/length", "length", ".0f"),
     ("policy/kl", "KL", ".4f"),
+    ("loss/distillation", "loss", ".4f"),
     ("perf/steps_per_second", "steps/s", ",.0f"),
 )
 """Metric, its short name and its format."""

@@ -134,7 +134,7 @@ def teacher_from_state(state: Mapping[str, Any]) -> Teacher:
             config = config_from_plain(build["config"]).network
             network = _Ours(Actor(dims, space, config, torch.Generator()))
             network.load_state_dict(state["network"])
-    except (KeyError, RuntimeError, TypeError, AttributeError) as error:
+    except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         text = " ".join(str(error).split())
         raise BadInput(f"the teacher in the checkpoint cannot be read: {text}") from error
     return Teacher(
