@@ -136,6 +136,9 @@ class PPOConfig:
     reuse_permutation: bool = False
     """Whether all epochs see the same minibatches, as in rsl_rl; False: a fresh draw for each."""
 
+    prime_normalizer: bool = False
+    """Whether the first rollout teaches the normalizers alone; learning begins with the second."""
+
     compile_backend: str = ""
     """Backend of torch.compile for both networks in the update ('inductor'); empty: off."""
 
@@ -386,5 +389,6 @@ LATER_SETTINGS: dict[str, Any] = {
     "network.critic_memory": True,
     "network.head": "gaussian",
     "network.action_range": (-1.0, 1.0),
+    "ppo.prime_normalizer": False,
 }
 """Settings by their full names that older checkpoints of this schema lack, and what they did."""

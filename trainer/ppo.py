@@ -143,11 +143,14 @@ class PPO:
             valid: False where a sample is excluded, bool ``(T, N)``; None: none is.
 
         Returns:
-            Means over all minibatches, 0-d tensors by name; empty if next to nothing was valid,
-            in which case nothing is learned.
+            Means over all minibatches, 0-d tensors by name; empty if nothing was learned: next to
+            nothing was valid, or this first rollout is for the normalizers.
         """
         batch = self._batch(rollout, valid)
         if not self._peers.any(batch.num_samples >= 2 * self.config.minibatches):
+            return {}
+        if self.config.prime_normalizer and self._nothing_seen():
+            self._update_normalizers(rollout, valid)
             return {}
         steps = [
             step
@@ -244,6 +247,11 @@ class PPO:
         self._optimizer.step(skip=unusable)
         self.actor.distribution.project_()
         return norm
+
+    def _nothing_seen(self) -> bool:
+        """Return whether there is a normalizer and it still lets observations through."""
+        normalizer = self.actor.normalizer
+        return isinstance(normalizer, RunningNormalizer) and not bool(normalizer.count)
 
     def _update_normalizers(self, rollout: Rollout, valid: Tensor | None) -> None:
         """Learn the observations' statistics, after everything else is done with the old ones."""

@@ -1,5 +1,6 @@
 """The update: what it must do, what it must leave alone, and rsl_rl as a judge."""
 
+import dataclasses
 import importlib.util
 import itertools
 from typing import Any
@@ -119,6 +120,26 @@ def test_the_normalizer_is_frozen_until_the_optimizer_is_done(
     expected = RunningNormalizer(3)
     expected.update(rollout.obs["policy"][:-1].flatten(0, 1))
     assert torch.equal(statistics(agent.actor).mean, expected.mean)
+
+
+def test_the_first_rollout_may_be_for_the_normalizers_alone() -> None:
+    agent, eager = make(prime_normalizer=True), make()
+    rollout = rollout_of(agent)
+    before = [p.detach().clone() for p in (*agent.actor.parameters(), *agent.critic.parameters())]
+    assert agent.update(rollout) == {}
+    after = [*agent.actor.parameters(), *agent.critic.parameters()]
+    assert all(map(torch.equal, before, after))
+    expected = RunningNormalizer(3)
+    expected.update(rollout.obs["policy"][:-1].flatten(0, 1))
+    for part in (agent.actor, agent.critic):
+        assert torch.equal(statistics(part).mean, expected.mean)
+    # From then on it learns, as without.
+    assert set(agent.update(rollout_of(agent))) == set(eager.update(rollout_of(eager)))
+    assert not all(map(torch.equal, before, after))
+    config = dataclasses.replace(agent.config, prime_normalizer=True)
+    network = dataclasses.replace(NETWORK, normalize_obs=False)
+    off = PPO({"policy": 3}, 2, config=config, network=network, seed=0, device=CPU)
+    assert off.update(rollout_of(off)) != {}
 
 
 def test_the_critic_sees_its_own_group() -> None:
