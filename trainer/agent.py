@@ -21,8 +21,6 @@ from trainer.rollout import Acted, Rollout
 from trainer.tasks.base import TaskRun
 from trainer.teacher import Teacher, load_teacher, teacher_from_state
 
-_OF_THE_TEACHER = ("teacher", "teacher_groups", "teacher_activation")
-
 
 class Agent(Protocol):
     """What the loop asks of whatever learns; see `trainer.ppo.PPO`.
@@ -80,13 +78,13 @@ def make_agent(
     Args:
         config: Settings of the run.
         task: The task.
-        resume: The checkpoint to continue from; its teacher goes on as well, if the settings
-            name the same file, which need not be there any more.
+        resume: The checkpoint to continue from; it holds its teacher, whose file need not be there
+            any more.
         peers: Processes that learn together.
 
     Raises:
         BadInput: The teacher cannot be read, or does not fit the task; or one of the runs has a
-            teacher and the one it goes on from has none.
+            teacher and the one it goes on from has none, or another one.
         InvalidSetting: The networks do not fit the task.
     """
     space, device = action_space_of(task.env), torch.device(config.device)
@@ -104,10 +102,20 @@ def make_agent(
 
 
 def _teacher(config: TrainConfig, task: TaskRun, resume: Checkpoint | None) -> Teacher:
-    """Return the teacher: that of the run that goes on, or what the settings name."""
+    """Return the teacher: that of the run that goes on, or what the settings name.
+
+    Raises:
+        BadInput: They name another one, whose state would be that of the first.
+    """
     if resume is not None:
         old, new = resume.config.distill, config.distill
-        if all(getattr(old, name) == getattr(new, name) for name in _OF_THE_TEACHER):
-            return teacher_from_state(resume.agent["teacher"])
+        for name in ("teacher", "teacher_groups", "teacher_activation"):
+            before, now = getattr(old, name), getattr(new, name)
+            if before != now:
+                raise BadInput(
+                    f"distill.{name} = {now!r}: the run that goes on has {before!r}; another "
+                    "teacher is for another run"
+                )
+        return teacher_from_state(resume.agent["teacher"])
     contract = task.deployment.contract_json() if task.deployment else None
     return load_teacher(config.distill, task.env, contract)

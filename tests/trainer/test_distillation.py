@@ -241,7 +241,7 @@ def test_ten_and_ten_more_without_the_teachers_file_are_twenty(tmp_path: Path, k
     states = [one.agent.pop("teacher")["network"] for one in found]
     assert_same(found[0], found[1])
     torch.testing.assert_close(states[0], states[1], rtol=0.0, atol=0.0)
-    with pytest.raises(BadInput, match="no checkpoint or run folder"):
+    with pytest.raises(BadInput, match="another teacher is for another run"):
         distill(tmp_path / "other", tmp_path / "other.pt", task, iterations=30, resume=resume)
 
 
