@@ -121,10 +121,11 @@ def _state(evidence: Evidence, difference: Difference) -> str:
     never[0] = True
     kept = act(evidence.reference, obs, never, rows)
     # One robot at a time may carry its state over into the next one's run as well.
-    joined = np.ascontiguousarray(obs.swapaxes(0, 1)).reshape(-1, 1, width)
+    joined = np.reshape(np.ascontiguousarray(np.swapaxes(obs, 0, 1)), (-1, 1, width))
     once = np.zeros((len(joined), 1), np.bool_)
     once[0] = True
-    through = act(evidence.reference, joined, once, 1).reshape(rows, steps, -1).swapaxes(0, 1)
+    alone = np.reshape(act(evidence.reference, joined, once, 1), (rows, steps, -1))
+    through = np.swapaxes(alone, 0, 1)
     if difference.explained_by(kept) or difference.explained_by(through):
         return "its state is not reset where an episode begins"
     if difference.explained_by(act(evidence.reference, obs, np.ones_like(starts), rows)):
@@ -156,8 +157,9 @@ def _normalizer(evidence: Evidence, difference: Difference) -> str:
 
 def _scale(evidence: Evidence, difference: Difference) -> str:
     """Whether every action is the right one times a factor plus a constant."""
-    wanted = difference.expected.reshape(-1, difference.expected.shape[-1]).astype(np.float64)
-    found = difference.found.reshape(wanted.shape).astype(np.float64)
+    width = difference.expected.shape[-1]
+    wanted = np.reshape(difference.expected, (-1, width)).astype(np.float64)
+    found = np.reshape(difference.found, wanted.shape).astype(np.float64)
     spread = wanted.std(axis=0)
     if len(wanted) < 3 or not (spread > 0.0).all():
         return ""

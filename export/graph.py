@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportPrivateUsage=false
+# torch.jit and torch.onnx have no types: what comes out of them is checked where it is used.
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -227,7 +230,7 @@ def constant_features(normalizer: RunningNormalizer, contract: PolicyContract) -
     # Below the rounding of a float32 mean a deviation is none.
     constant = std <= 1e-6 * normalizer.mean.abs().clamp(min=1.0)
     labels = observation_labels(contract)
-    return tuple(label for label, flag in zip(labels, constant.tolist(), strict=True) if flag)
+    return tuple(label for label, flag in zip(labels, constant, strict=True) if bool(flag))
 
 
 def _origin(checkpoint: Checkpoint, path: Path) -> dict[str, Any]:

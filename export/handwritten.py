@@ -32,7 +32,7 @@ MIN_OPSET, MAX_OPSET = 11, 21
 _GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
 """torch's gates in the order of ONNX: i, f, g, o -> i, o, f, c and r, z, n -> z, r, h."""
 
-_OPS = {
+_OPS: dict[str, tuple[str, dict[str, float]]] = {
     "elu": ("Elu", {"alpha": 1.0}),
     "leakyrelu": ("LeakyRelu", {"alpha": 0.01}),
     "relu": ("Relu", {}),

@@ -170,7 +170,7 @@ def run_gate(
         expected = act(evidence.reference, probe.obs, probe.starts, many)
         comparison.begin(probe, expected)
         if probe.name == "recorded":
-            comparison.check("golden trace", trace.network_action.reshape(expected.shape))
+            comparison.check("golden trace", np.reshape(trace.network_action, expected.shape))
         alone = act(evidence.reference, probe.obs, probe.starts, one)
         if evidence.squashed:
             comparison.make_room(alone)
@@ -305,8 +305,8 @@ def make_probes(
     starts = np.zeros((ROLLOUT_STEPS, 1), np.bool_)
     starts[list(_ROLLOUT_STARTS)] = True
     return (
-        _runs("ordinary", ordinary.reshape(15, -1, len(center)), rng),
-        _runs("outliers", outliers.reshape(10, -1, len(center)), rng),
+        _runs("ordinary", np.reshape(ordinary, (15, -1, len(center))), rng),
+        _runs("outliers", np.reshape(outliers, (10, -1, len(center))), rng),
         Probe(name="rollout", obs=long, starts=starts),
         _recorded(trace.observation, trace, recurrent=True),
     )
@@ -351,6 +351,6 @@ def _recorded(obs: NDArray[np.float32], trace: GoldenTrace, *, recurrent: bool) 
     """Recorded rows in their order, where order matters."""
     if not recurrent:
         return _independent("recorded", obs)
-    starts = trace.inputs.start[:, None].copy()
+    starts = np.array(trace.inputs.start[:, None])
     starts[0] = True
     return Probe(name="recorded", obs=obs[:, None], starts=starts)

@@ -45,7 +45,8 @@ def saturated_actions(
         at_bound = np.zeros(value.shape, np.bool_)
         if term.raw_lower is not None and term.raw_upper is not None:
             at_bound |= (value <= term.raw_lower) | (value >= term.raw_upper)
-            value = np.clip(value, term.raw_lower, term.raw_upper)
+            lower, upper = np.array(term.raw_lower), np.array(term.raw_upper)
+            value = np.minimum(np.maximum(value, lower), upper)
         if term.target_lower is not None and term.relative_to == "offset":
             target = np.array(term.offset) + np.array(term.scale) * value
             at_bound |= (target <= np.array(term.target_lower)) | (

@@ -7,6 +7,9 @@ one robot, and has a method ``reset``.
 
 from __future__ import annotations
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportPrivateUsage=false
+# torch.jit and torch.onnx have no types: what comes out of them is checked where it is used.
 import hashlib
 import io
 import math

@@ -32,7 +32,8 @@ def leapp_yaml(contract: PolicyContract, model: bytes, model_name: str) -> str:
         model: The policy file that stands beside the pipeline.
         model_name: Its file name.
     """
-    labels, start, inputs = observation_labels(contract), 0, []
+    labels, start = observation_labels(contract), 0
+    inputs: list[dict[str, Any]] = []
     for name, dim in contract.inputs().items():
         inputs.append(_tensor(name, [1, dim], [None, labels[start : start + dim]]))
         start += dim

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from export.importers.assemble import COLUMNS
-from export.importers.reading import parse_yaml_value, read_yaml, show
+from export.importers.reading import is_dict, is_list, parse_yaml_value, read_yaml, show
 from robot_runtime.errors import BadInput
 
 _NESTED = (
@@ -54,18 +54,18 @@ def read_answers(files: tuple[Path, ...], settings: tuple[str, ...]) -> dict[str
 
 def _flat(key: str, value: Any, where: str) -> dict[str, tuple[Any, str]]:
     """A section's fields as paths; a list of joints or of action terms may stand directly."""
-    if key == "joints" and isinstance(value, list):
+    if key == "joints" and is_list(value):
         return {"joints.names": (value, where)}
-    if key == "action" and isinstance(value, list):
+    if key == "action" and is_list(value):
         return {"action.terms": (value, where)}
-    if key == "joints" and isinstance(value, dict):
+    if key == "joints" and is_dict(value):
         fields: dict[str, tuple[Any, str]] = {}
         for name, inner in value.items():
             fields |= _flat(f"joints.{name}", inner, where)
         return fields
-    if key.startswith("joints.") and isinstance(value, dict) and set(value) <= set(COLUMNS):
+    if key.startswith("joints.") and is_dict(value) and set(value) <= set(COLUMNS):
         return {f"{key}.{field}": (number, where) for field, number in value.items()}
-    if key in _NESTED and isinstance(value, dict):
+    if key in _NESTED and is_dict(value):
         return {f"{key}.{name}": (inner, where) for name, inner in value.items()}
     if key in _NESTED:
         raise BadInput(f"{where}: {key}: expected fields, found {show(value)}")

@@ -17,7 +17,7 @@ from export.importers.blocks import (
 from export.importers.graph import Graph, choose_output
 from export.importers.model import ModelFacts
 from export.importers.provenance import field_sources
-from export.importers.reading import as_number, one_line, show
+from export.importers.reading import as_number, is_dict, is_list, one_line, show
 from export.importers.sheet import Sheet
 from robot_runtime.errors import BadInput
 from robot_runtime.policy.contract import PHASE_SOURCES, SCHEMA, PolicyContract
@@ -115,7 +115,7 @@ def assemble(sheet: Sheet, model: ModelFacts, graph: Graph) -> Assembled:
 def _joint_names(sheet: Sheet, model: ModelFacts) -> list[str]:
     meaning = "names of the policy's joints, in its order"
     value = sheet.require("joints.names", meaning, f"[{', '.join(model.driven)}]")
-    ok = isinstance(value, list) and all(isinstance(name, str) for name in value)
+    ok = is_list(value) and all(isinstance(name, str) for name in value)
     if not ok or not value or len(set(value)) != len(value):
         raise BadInput(f"joints.names: expected different names, found {show(value)}")
     for name in value:
@@ -201,9 +201,9 @@ def _column(sheet: Sheet, field: str, names: list[str]) -> list[Any]:
     """One number per joint, from any way to write them."""
     where = f"joints.{field}"
     value = sheet.get(where)
-    if isinstance(value, dict):
+    if is_dict(value):
         column = [_matching(value, name, where) for name in names]
-    elif isinstance(value, list) and not (field == "axis" and len(names) != len(value)):
+    elif is_list(value) and not (field == "axis" and len(names) != len(value)):
         if len(value) != len(names):
             raise BadInput(f"{where}: has {len(value)} numbers for {len(names)} joints")
         column = list(value)

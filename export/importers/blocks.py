@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from export.importers.model import ModelFacts
-from export.importers.reading import as_number, as_numbers, show
+from export.importers.reading import as_number, as_numbers, is_dict, is_list, show
 from export.importers.sheet import Sheet
 from export.importers.shorthand import PLAIN_TERM, bounds, column, read_actions, read_blocks
 from robot_runtime.errors import BadInput
@@ -83,7 +83,7 @@ def _override(blocks: list[dict[str, Any]], path: str, value: Any) -> None:
     for term in found:
         if rest:
             term[rest] = value
-        elif isinstance(value, dict):
+        elif is_dict(value):
             term.update(value)
         else:
             raise BadInput(f"observation.{path}: expected fields of the term, found {show(value)}")
@@ -135,15 +135,15 @@ def _fill_term(
     scale = term["scale"]
     term["scale"] = (
         as_numbers(scale, f"observation.{name}.scale")
-        if isinstance(scale, list)
+        if is_list(scale)
         else [as_number(scale, f"observation.{name}.scale")]
     )
     for field, value in PLAIN_TERM.items():
         if field not in term:
-            term[field] = list(value) if isinstance(value, list) else value
+            term[field] = list(value) if is_list(value) else value
             filled[f"{where}.{field}"] = "default: none stated"
     term["clip"] = _clip(term["clip"], f"observation.{name}.clip")
-    if not isinstance(term["noise"], list):
+    if not is_list(term["noise"]):
         term["noise"] = [term["noise"]]
     if isinstance(term["value"], int | float) and not isinstance(term["value"], bool):
         term["value"] = [float(term["value"])]
@@ -166,12 +166,12 @@ def _clip(value: Any, where: str) -> list[float] | None:
     """Lower and upper bound, or None; an endless side becomes 1e30."""
     if value is None:
         return None
-    if not isinstance(value, list):
+    if not is_list(value):
         reach = abs(as_number(value, where))
         return [-reach, reach]
     if len(value) != 2:
         raise BadInput(f"{where}: expected [lower, upper], found {show(value)}")
-    sides = []
+    sides: list[float] = []
     for item, side in zip(value, (-_HUGE, _HUGE), strict=True):
         endless = isinstance(item, float) and abs(item) == float("inf")
         sides.append(side if endless else as_number(item, where))
@@ -291,8 +291,8 @@ def _hold(
     """Position targets of the joints that no position term drives."""
     positioned = {n for t in terms if t["kind"] == "position" for n in t["joints"]}
     driven = {n for t in terms for n in t["joints"]}
-    said = sheet.get("action.hold") or {}
-    if not isinstance(said, dict):
+    said: Any = sheet.get("action.hold") or {}
+    if not is_dict(said):
         raise BadInput(f"action.hold: expected positions by joint, found {show(said)}")
     idle = [name for name in names if name not in driven and name not in said]
     if idle:
@@ -336,9 +336,9 @@ def _command(sheet: Sheet, filled: Filled, name: str, i: int) -> dict[str, Any]:
     path = f"commands.{name}"
     sheet.ask(path, "what an operator may ask for, [lowest, highest]", "[-1.0, 1.0]")
     value, rate = sheet.get(path, [-1.0, 1.0]), sheet.get(f"{path}.max_rate")
-    if isinstance(value, dict):
+    if is_dict(value):
         rate, value = value.get("max_rate", rate), value.get("range")
-    if not isinstance(value, list) or len(value) != 2:
+    if not is_list(value) or len(value) != 2:
         raise BadInput(f"{path}: expected [lowest, highest], found {show(value)}")
     lower, upper = as_numbers(value, path)
     source = sheet_source(sheet, path, "asked for")

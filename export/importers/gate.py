@@ -73,7 +73,8 @@ def run_import_gate(
     runs = [*rows.astype(np.float32)]
     if len(recorded):
         runs.append(np.ascontiguousarray(recorded, np.float32))
-    wanted, found = [], []
+    wanted: list[NDArray[np.float32]] = []
+    found: list[NDArray[np.float32]] = []
     for run in runs:
         reference.reset()
         network.reset()

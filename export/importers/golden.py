@@ -17,7 +17,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -303,6 +303,4 @@ def _first_rows(trace: GoldenTrace, rows: int) -> GoldenTrace:
         for f in dataclasses.fields(trace)
         if isinstance(getattr(trace, f.name), np.ndarray)
     }
-    return dataclasses.replace(
-        trace, inputs=TraceInputs(**cast("dict[str, Any]", cut)), **cast("dict[str, Any]", outputs)
-    )
+    return dataclasses.replace(trace, inputs=TraceInputs(**cut), **outputs)

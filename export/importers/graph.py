@@ -193,7 +193,7 @@ class OnnxReference:
             sizes = [size or 1 for size in shape[:-1]]
             last = shape[-1] if shape and shape[-1] else (obs.size - start) // math.prod(sizes)
             stop = start + math.prod(sizes) * last
-            feed[name] = obs[start:stop].reshape(*sizes, last)
+            feed[name] = np.reshape(obs[start:stop], (*sizes, last))
             start = stop
         try:
             wanted = [self._output, *(state.output for state in self._states)]
@@ -202,7 +202,7 @@ class OnnxReference:
             raise BadInput(f"the graph does not run: {one_line(error)}") from None
         for state, value in zip(self._states, following, strict=True):
             self._carried[state.input][:] = value
-        return np.asarray(action, np.float32).reshape(-1)
+        return np.ravel(np.asarray(action, np.float32))
 
 
 def graph_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

@@ -15,7 +15,7 @@ from typing import Any
 from export.importers.beyondmimic import motion_file, read_motion
 from export.importers.foreign import Foreign
 from export.importers.graph import Graph, read_onnx
-from export.importers.reading import Table, as_number, parse_json, shorten, show
+from export.importers.reading import Table, as_number, is_dict, is_list, parse_json, shorten, show
 from export.importers.sheet import Sheet
 from export.importers.shorthand import term
 from robot_runtime.errors import BadInput
@@ -106,10 +106,12 @@ def _tracking_terms(config: Table) -> list[str]:
         raise BadInput(f"{groups.name}: expected one group, found {shorten(list(groups))}")
     (group,) = groups
     terms = sorted(groups.names(group))
-    scales = table.data.get("obs_scales") or {}
-    lengths = table.data.get("history_length_dict") or {}
-    scaled = [name for name in terms if scales.get(name, 1.0) != 1.0]
-    if scaled or lengths.get(group, 1) != 1:
+    scales, lengths = (
+        table.table(key) if key in table else Table(key, {})
+        for key in ("obs_scales", "history_length_dict")
+    )
+    scaled = [name for name in terms if name in scales and scales.number(name) != 1.0]
+    if scaled or (group in lengths and lengths.number(group) != 1):
         raise BadInput(
             f"{table.name}: a motion policy with a history or with scaled terms "
             f"({', '.join(scaled) or 'none'}) cannot be imported"
@@ -120,7 +122,7 @@ def _tracking_terms(config: Table) -> list[str]:
 def _either(text: str, where: str) -> Any:
     """A number or numbers, as JSON or separated by commas."""
     value = parse_json(text if text.lstrip().startswith("[") else f"[{text}]", where)
-    if not isinstance(value, list) or not value:
+    if not is_list(value) or not value:
         raise BadInput(f"{where}: expected numbers, found {show(value)}")
     numbers = [as_number(item, where) for item in value]
     return numbers[0] if len(numbers) == 1 else numbers
@@ -199,10 +201,12 @@ def _state_observation(sheet: Sheet, graph: Graph, config: Table, names: list[st
         (group,) = groups
         terms, origin = groups.names(group), "file"
         where = f"{groups.where(group)}, sorted by name"
-        lengths = table.data.get("history_length_dict") or {}
-        frames = int(lengths.get(group, 1)) if isinstance(lengths, dict) else 1
+        frames = 1
+        if "history_length_dict" in table:
+            lengths = table.table("history_length_dict")
+            frames = max(1, lengths.count(group)) if group in lengths else 1
         dims = table.data.get("obs_dims")
-        if isinstance(dims, dict) and dims.get("sin_phase") == 1:
+        if is_dict(dims) and dims.get("sin_phase") == 1:
             # The stack's configs say 1 where the runtime gives 2; the graph's length decides.
             legs = 1 if dim == frames * (14 + 3 * count - 3) else 2
     else:

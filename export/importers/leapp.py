@@ -21,7 +21,7 @@ from onnx import helper
 
 from export.importers.foreign import Foreign
 from export.importers.graph import Graph, OnnxReference, make_graph, read_onnx
-from export.importers.reading import Table, one_line, read_bytes, shorten, show
+from export.importers.reading import Table, is_dict, is_list, one_line, read_bytes, shorten, show
 from export.importers.sheet import Sheet
 from export.importers.shorthand import term
 from robot_runtime.errors import BadInput, Refused
@@ -124,7 +124,7 @@ def _model_path(foreign: Foreign, entry: Table, pipeline: Path) -> Path:
 def _descriptions(entry: Table, key: str) -> dict[str, Table]:
     """Tensor descriptions by name."""
     items = entry.get(key)
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+    if not is_list(items) or not all(is_dict(item) for item in items):
         raise BadInput(f"{entry.where(key)}: expected tensor descriptions, found {show(items)}")
     tables = [Table(f"{entry.where(key)}[{i}]", item) for i, item in enumerate(items)]
     return {table.text("name"): table for table in tables}
@@ -134,16 +134,16 @@ def _states(
     pipeline: Table, node: str, model: onnx.ModelProto, path: Path
 ) -> tuple[RecurrentState, ...]:
     """Feedback edges from the node to itself, all of them zero at first."""
-    flow = pipeline.data.get("feedback_flow") or {}
-    if not isinstance(flow, dict):
+    flow: Any = pipeline.data.get("feedback_flow") or {}
+    if not is_dict(flow):
         raise BadInput(f"{pipeline.where('feedback_flow')}: expected edges, found {show(flow)}")
     lengths = {
         t.name: tuple(d.dim_value or 1 for d in t.type.tensor_type.shape.dim)
         for t in model.graph.input
     }
-    found = []
+    found: list[RecurrentState] = []
     for source, targets in flow.items():
-        for target in targets if isinstance(targets, list) else [targets]:
+        for target in targets if is_list(targets) else [targets]:
             output, name = str(source).rpartition("/")[2], str(target).rpartition("/")[2]
             if name not in lengths:
                 raise BadInput(f"{pipeline.name}: no input '{name}' of a feedback edge")
@@ -184,8 +184,8 @@ def _state_timing(sheet: Sheet, pipeline: Table) -> None:
 def _elements(table: Table) -> list[str]:
     """Names of a tensor's elements: those of its last named axis."""
     value = table.data.get("element_names")
-    axes = value if isinstance(value, list) else []
-    named = [axis for axis in axes if isinstance(axis, list)]
+    axes = value if is_list(value) else []
+    named = [axis for axis in axes if is_list(axis)]
     if not named and axes and all(isinstance(item, str) for item in axes):
         named = [axes]
     if not named or not all(isinstance(item, str) for item in named[-1]):
@@ -289,7 +289,7 @@ def _block(sheet: Sheet, name: str, table: Table) -> dict[str, Any]:
         _state_frame(sheet, name, connection)
     block: dict[str, Any] = {"input": name, "terms": [found]}
     axes = table.data.get("element_names")
-    if isinstance(axes, list) and _TEMPORAL in axes:
+    if is_list(axes) and _TEMPORAL in axes:
         block["history"] = _history(sheet, table)
     return block
 
@@ -326,7 +326,7 @@ def _history(sheet: Sheet, table: Table) -> dict[str, Any]:
         shape = json.loads(shape) if shape.startswith("[") and len(shape) < 100 else None
     axes = table.get("element_names")
     place = axes.index(_TEMPORAL)
-    if not isinstance(shape, list) or place >= len(shape) or type(shape[place]) is not int:
+    if not is_list(shape) or place >= len(shape) or type(shape[place]) is not int:
         raise BadInput(f"{table.where('shape')}: expected sizes, found {show(shape)}")
     stride = 1
     control_dt = sheet.get("timing.control_dt")
@@ -352,7 +352,7 @@ def _one_output(
     model: onnx.ModelProto, targets: list[str], states: tuple[RecurrentState, ...]
 ) -> onnx.ModelProto:
     """All targets side by side in one tensor; other outputs are left out."""
-    flat = []
+    flat: list[str] = []
     for i, name in enumerate(targets):
         shape = helper.make_tensor(f"{_ACTION}_shape_{i}", onnx.TensorProto.INT64, [2], [1, -1])
         model.graph.initializer.append(shape)

@@ -170,7 +170,7 @@ def read_model_facts(where: str) -> ModelFacts:
 
     path, digest = _find(where)
     # Without a handler MuJoCo writes MUJOCO_LOG.TXT into the current folder.
-    mujoco.set_mju_user_warning(lambda text: _LOG.debug("MuJoCo: %s", text))
+    mujoco.set_mju_user_warning(_tell)
     try:
         model = mujoco.MjModel.from_xml_path(str(path))
     except Exception as error:
@@ -236,7 +236,7 @@ def _robot_joints(model: mujoco.MjModel, base: int) -> list[int]:
     import mujoco
 
     kinds = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
-    found = []
+    found: list[int] = []
     for j in range(model.njnt):
         body = int(model.jnt_bodyid[j])
         if int(model.jnt_type[j]) not in kinds or (body == base and _carries(model, base)):
@@ -246,6 +246,10 @@ def _robot_joints(model: mujoco.MjModel, base: int) -> list[int]:
         if body == base and model.joint(j).name:
             found.append(j)
     return found
+
+
+def _tell(text: str) -> None:
+    _LOG.debug("MuJoCo: %s", text)
 
 
 def _carries(model: mujoco.MjModel, base: int) -> bool:
@@ -258,7 +262,8 @@ def _carries(model: mujoco.MjModel, base: int) -> bool:
 
 def _joint(model: mujoco.MjModel, data: mujoco.MjData, to_base: Any, j: int) -> ModelJoint:
     limited = bool(model.jnt_limited[j])
-    x, y, z = (float(v) for v in np.round(to_base @ data.xaxis[j], 12) + 0.0)
+    axis: Any = to_base @ data.xaxis[j]
+    x, y, z = (round(float(axis[i]), 12) + 0.0 for i in range(3))
     return ModelJoint(
         name=model.joint(j).name,
         axis=(x, y, z),
@@ -279,7 +284,7 @@ def _effort_limit(model: mujoco.MjModel, j: int) -> float | None:
     """The smallest of the joint's and its actuators' force ranges."""
     import mujoco
 
-    bounds = []
+    bounds: list[float] = []
     if model.jnt_actfrclimited[j]:
         bounds.append(float(np.abs(model.jnt_actfrcrange[j]).max()))
     for a in _acting(model, j):
@@ -353,7 +358,7 @@ def _site(model: mujoco.MjModel, data: mujoco.MjData, base: int, s: int) -> Mode
 def _body(model: mujoco.MjModel, b: int) -> ModelBody:
     import mujoco
 
-    hinges = []
+    hinges: list[tuple[str, tuple[float, float, float], float]] = []
     for j in range(model.njnt):
         if model.jnt_bodyid[j] == b and int(model.jnt_type[j]) == int(mujoco.mjtJoint.mjJNT_HINGE):
             x, y, z = (float(v) for v in model.jnt_axis[j])

@@ -158,7 +158,8 @@ def _observe(nodes: _Nodes, layout: MotionLayout) -> None:
     back = nodes.add("Transpose", nodes.shaped(robot, 3, 3), perm=[1, 0])
     relative = nodes.shaped(nodes.product(back, turned), 1, 9)
     two = nodes.add("Gather", relative, nodes.constant([0, 1, 3, 4, 6, 7], np.int64), axis=1)
-    parts, start = [], 4 + len(layout.hinges)
+    parts: list[str] = []
+    start = 4 + len(layout.hinges)
     for part in layout.parts:
         if part == "command":
             parts += [nodes.shaped(layout.joint_pos, 1, -1), nodes.shaped(layout.joint_vel, 1, -1)]
@@ -226,7 +227,8 @@ def _split(
 ) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
     """Nodes that do not need the observation, and those that do."""
     tainted = {obs}
-    before, after = [], []
+    before: list[onnx.NodeProto] = []
+    after: list[onnx.NodeProto] = []
     for node in model.graph.node:
         if tainted & set(node.input):
             tainted |= set(node.output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -45,26 +46,27 @@ class MotionReference:
         wanted = [layout.joint_pos, layout.joint_vel, layout.body_quat]
         blank = np.zeros((1, self._width), np.float32)
         pos, vel, quats = self._session.run(wanted, {self._obs: blank, "time_step": time})
-        quat = quats.reshape(-1, 4)[layout.anchor].astype(np.float64)
+        quat = np.reshape(quats, (-1, 4))[layout.anchor].astype(np.float64)
         motion = _matrix(np.roll(quat, 1) if layout.quat_last else quat)
         robot = anchor_rotation(layout.chain, layout.hinges, obs.astype(np.float64))
         if self._turn is None:
             self._turn = _turn(robot, motion) if layout.align else np.eye(3)
-        relative = robot.T @ self._turn @ motion
+        relative: NDArray[np.float64] = np.transpose(robot) @ self._turn @ motion
         rest = obs[4 + len(layout.hinges) :]
-        parts, start = [], 0
+        parts: list[NDArray[Any]] = []
+        start = 0
         for part in layout.parts:
             if part == "command":
-                parts.append(np.concatenate([pos.ravel(), vel.ravel()]))
+                parts.append(np.concatenate([np.ravel(pos), np.ravel(vel)]))
             elif part == "anchor_ori":
-                parts.append(relative[:, :2].ravel())
+                parts.append(np.ravel(relative[:, :2]))
             else:
                 parts.append(rest[start : start + int(part)])
                 start += int(part)
         whole = np.concatenate(parts).astype(np.float32)[None]
         self._step += 1
         (action,) = self._session.run([self._output], {self._obs: whole, "time_step": time})
-        return np.asarray(action, np.float32).reshape(-1)
+        return np.ravel(np.asarray(action, np.float32))
 
 
 def anchor_rotation(

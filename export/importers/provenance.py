@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from export.importers.reading import is_dict, is_list
 from export.importers.sheet import Sheet
 from robot_runtime.policy.contract import PolicyContract
 
@@ -44,9 +45,9 @@ def field_sources(contract: PolicyContract, sheet: Sheet, filled: dict[str, str]
 
 def field_paths(plain: Any, path: str = "") -> list[str]:
     """The paths of a contract's fields; lists of numbers or names count as one."""
-    if isinstance(plain, dict):
+    if is_dict(plain):
         return [p for k, v in plain.items() for p in field_paths(v, f"{path}.{k}" if path else k)]
-    if isinstance(plain, list) and any(isinstance(item, dict) for item in plain):
+    if is_list(plain) and any(is_dict(item) for item in plain):
         return [p for i, item in enumerate(plain) for p in field_paths(item, f"{path}.{i}")]
     return [path]
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 
@@ -79,7 +79,7 @@ class Table:
     def table(self, key: str) -> Table:
         """A mapping inside this one."""
         value = self.get(key)
-        if not isinstance(value, dict):
+        if not is_dict(value):
             raise BadInput(f"{self.where(key)}: expected a mapping, found {show(value)}")
         return Table(f"{self.name} {key}", value)
 
@@ -101,7 +101,7 @@ class Table:
     def spread(self, key: str, length: int) -> list[float]:
         """One number for all, or a list of the given length."""
         value = self.get(key)
-        if isinstance(value, list):
+        if is_list(value):
             return self.numbers(key, length)
         return [self.number(key)] * length
 
@@ -117,7 +117,7 @@ class Table:
     def names(self, key: str) -> list[str]:
         """A list of different names."""
         value = self.get(key)
-        ok = isinstance(value, list) and all(isinstance(v, str) and v for v in value)
+        ok = is_list(value) and all(isinstance(v, str) and v for v in value)
         if not ok or len(set(value)) != len(value):
             raise BadInput(f"{self.where(key)}: expected different names, found {show(value)}")
         return list(value)
@@ -169,7 +169,7 @@ def read_yaml(path: Path) -> Table:
 def parse_yaml(data: bytes, name: str) -> Table:
     """The mapping that a YAML text holds; see `read_yaml`."""
     value = parse_yaml_value(data, name)
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+    if not is_dict(value) or not all(isinstance(key, str) for key in value):
         raise BadInput(f"{name}: expected a mapping with names as keys, found {show(value)}")
     return Table(name, value)
 
@@ -206,6 +206,16 @@ def parse_json(text: str, name: str) -> Any:
     return value
 
 
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Whether a value of a foreign file is a list, of whatever."""
+    return isinstance(value, list)
+
+
+def is_dict(value: object) -> TypeGuard[dict[Any, Any]]:
+    """Whether a value of a foreign file is a mapping, of whatever to whatever."""
+    return isinstance(value, dict)
+
+
 def as_number(value: Any, where: str) -> float:
     """A finite number.
 
@@ -224,7 +234,7 @@ def as_numbers(value: Any, where: str, length: int | None = None) -> list[float]
     Raises:
         BadInput: It is none.
     """
-    if not isinstance(value, list):
+    if not is_list(value):
         raise BadInput(f"{where}: expected a list of numbers, found {show(value)}")
     if length is not None and len(value) != length:
         raise BadInput(f"{where}: expected {length} numbers, found {len(value)}")
@@ -235,7 +245,7 @@ def show(value: Any) -> str:
     """A value for a message, cut short."""
     if isinstance(value, PythonTag):
         return f"a Python object ({value.name})"
-    text = one_line(repr(value)) if not isinstance(value, dict) else f"a mapping of {len(value)}"
+    text = one_line(repr(value)) if not is_dict(value) else f"a mapping of {len(value)}"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -276,8 +286,10 @@ def _python_tag(loader: _PlainLoader, suffix: str, node: yaml.Node) -> Any:
     return value if suffix == "tuple" else PythonTag(name=suffix, value=value)
 
 
-_PlainLoader.add_multi_constructor(_PYTHON, _python_tag)
-_PlainLoader.add_implicit_resolver(
+# The stubs of PyYAML leave their tags open.
+_LOADER: Any = _PlainLoader
+_LOADER.add_multi_constructor(_PYTHON, _python_tag)
+_LOADER.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?\d[\d_]*[eE][-+]?\d+$"), list("-+0123456789")
 )
 
@@ -291,10 +303,14 @@ def _bounded(value: Any, name: str) -> None:
             raise BadInput(f"{name}: nested too deep to be a configuration")
         if isinstance(item, PythonTag):
             return size(item.value, depth + 1)
-        if not isinstance(item, dict | list):
+        inner: list[Any] = []
+        if is_dict(item):
+            inner = list(item.values())
+        elif is_list(item):
+            inner = item
+        else:
             return 1
         if id(item) not in sizes:
-            inner = list(item.values()) if isinstance(item, dict) else item
             sizes[id(item)] = 1 + sum(size(part, depth + 1) for part in inner)
         return sizes[id(item)]
 

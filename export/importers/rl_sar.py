@@ -13,7 +13,7 @@ from typing import Any
 
 from export.importers.foreign import Foreign
 from export.importers.graph import Graph
-from export.importers.reading import Table, show
+from export.importers.reading import Table, is_list, show
 from export.importers.sheet import Sheet
 from export.importers.shorthand import term
 from robot_runtime.errors import BadInput
@@ -182,7 +182,7 @@ def _state_observation(
         found = term(name, source)
         if key is not None:
             value = both.get(key)
-            found["scale"] = both.numbers(key) if isinstance(value, list) else [both.number(key)]
+            found["scale"] = both.numbers(key) if is_list(value) else [both.number(key)]
         if name == "dof_pos" and wheels:
             scale = both.number("dof_pos_scale")
             found["scale"] = [0.0 if i in wheels else scale for i in range(len(names))]
@@ -226,7 +226,7 @@ def _state_action(
     scale = both.spread("action_scale", count)
     where = policy.where("action_scale, clip_actions_lower, clip_actions_upper, wheel_indices")
     groups = _groups(count, wheels)
-    terms = []
+    terms: list[dict[str, Any]] = []
     for kind, members in groups:
         picked: dict[str, Any] = {
             "name": f"{'wheels' if kind == 'velocity' else 'joints'}_{members[0]}",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from export.importers.foreign import Foreign
 from export.importers.graph import Graph, make_graph
-from export.importers.reading import Table, as_number, as_numbers, show
+from export.importers.reading import Table, as_number, as_numbers, is_dict, show
 from export.importers.sheet import Sheet
 from robot_runtime.errors import BadInput, Refused
 from robot_runtime.policy.spec import RecurrentState
@@ -109,7 +109,7 @@ class TorchReference:
         import torch
 
         with torch.no_grad():
-            action, self._state = self._model(torch.from_numpy(obs[None].copy()), self._state)
+            action, self._state = self._model(torch.tensor(obs[None]), self._state)
         return np.array(action[0].numpy(), np.float32)
 
 
@@ -134,7 +134,7 @@ def _agent(foreign: Foreign) -> _Agent | None:
     """The run's settings, None where no file has them."""
     for found in foreign.tables().values():
         part = next((key for key in ("policy", "actor", "student") if key in found), None)
-        if part is None or not isinstance(found.get(part), dict):
+        if part is None or not is_dict(found.get(part)):
             continue
         policy = found.table(part)
         places = (

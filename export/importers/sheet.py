@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from export.importers.reading import show
+from export.importers.reading import is_dict, is_list, show
 from robot_runtime.errors import BadInput
 
 Origin = Literal["user", "file", "model", "inferred", "default"]
@@ -168,27 +168,35 @@ class Sheet:
 
 def alike(left: Any, right: Any) -> bool:
     """Whether two plain values say the same, numbers up to rounding in the sixth digit."""
-    if isinstance(left, dict) and isinstance(right, dict):
+    if is_dict(left) and is_dict(right):
         return left.keys() == right.keys() and all(alike(left[k], right[k]) for k in left)
-    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        pairs = zip(left, right, strict=False)
-        return len(left) == len(right) and all(alike(a, b) for a, b in pairs)
-    if isinstance(left, list) or isinstance(right, list):
-        many, one = (left, right) if isinstance(left, list) else (right, left)
-        return bool(many) and all(alike(item, one) for item in many)
+    several = [_items(left), _items(right)]
+    if several[0] is not None and several[1] is not None:
+        pairs = zip(*several, strict=False)
+        return len(several[0]) == len(several[1]) and all(alike(a, b) for a, b in pairs)
+    for many, one in ((several[0], right), (several[1], left)):
+        if many is not None:
+            return bool(many) and all(alike(item, one) for item in many)
     if isinstance(left, int | float) and isinstance(right, int | float):
         return abs(left - right) <= 1e-6 * max(1.0, abs(left), abs(right))
     return bool(left == right)
 
 
+def _items(value: Any) -> list[Any] | None:
+    """The items of a list or tuple; None of anything else."""
+    if is_list(value):
+        return value
+    return [*cast("tuple[Any, ...]", value)] if isinstance(value, tuple) else None
+
+
 def _differing(value: Any, other: Any, names: Any) -> str:
     """What is different, with the joint's name where the values are a column of joints."""
-    both = isinstance(value, list) and isinstance(other, list) and len(value) == len(other)
+    both = is_list(value) and is_list(other) and len(value) == len(other)
     if not both:
         return show(value)
     places = [i for i, (a, b) in enumerate(zip(value, other, strict=True)) if not alike(a, b)]
     i = places[0]
-    fits = isinstance(names, list) and len(names) == len(value)
+    fits = is_list(names) and len(names) == len(value)
     label = f" for {names[i]}" if fits else f" at place {i}"
     more = f" (and {len(places) - 1} others)" if len(places) > 1 else ""
     return f"{show(value[i])}{label}{more}"

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, get_args
 
-from export.importers.reading import as_number, as_numbers, shorten, show
+from export.importers.reading import as_number, as_numbers, is_dict, is_list, shorten, show
 from robot_runtime.errors import BadInput
 from robot_runtime.policy.spec import Source
 
@@ -68,11 +68,11 @@ def read_blocks(value: Any, where: str) -> list[dict[str, Any]]:
     Raises:
         BadInput: Not one of the forms; the message says which field.
     """
-    if isinstance(value, dict):
+    if is_dict(value):
         value = [value]
-    if not isinstance(value, list) or not value:
+    if not is_list(value) or not value:
         raise BadInput(f"{where}: expected a list of terms or blocks, found {show(value)}")
-    if not any(isinstance(item, dict) and "terms" in item for item in value):
+    if not any(is_dict(item) and "terms" in item for item in value):
         value = [{"terms": value}]
     return [_block(item, f"{where}.{i}") for i, item in enumerate(value)]
 
@@ -83,10 +83,10 @@ def read_actions(value: Any, where: str) -> list[dict[str, Any]]:
     Raises:
         BadInput: Not one of the forms, or an unknown field.
     """
-    items = value if isinstance(value, list) else [value]
-    terms = []
+    items: list[Any] = value if is_list(value) else [value]
+    terms: list[dict[str, Any]] = []
     for i, item in enumerate(items):
-        if not isinstance(item, dict):
+        if not is_dict(item):
             raise BadInput(f"{where}.{i}: expected an action term, found {show(item)}")
         _known(item, _ACTION_FIELDS, f"{where}.{i}")
         terms.append({"name": f"action_{i}" if len(items) > 1 else "joints", **item})
@@ -106,7 +106,7 @@ def column(value: Any, count: int, where: str) -> list[float]:
     Raises:
         BadInput: Neither.
     """
-    if isinstance(value, list):
+    if is_list(value):
         return as_numbers(value, where, count)
     return [as_number(value, where)] * count
 
@@ -125,29 +125,29 @@ def bounds(value: Any, count: int, where: str) -> tuple[list[float], list[float]
     """
     if value is None:
         return None
-    if not isinstance(value, list):
+    if not is_list(value):
         reach = abs(as_number(value, where))
         return [-reach] * count, [reach] * count
-    if len(value) == 2 and not any(isinstance(item, list) for item in value):
+    if len(value) == 2 and not any(is_list(item) for item in value):
         lower, upper = as_numbers(value, where)
         return [lower] * count, [upper] * count
-    if len(value) == 2 and all(isinstance(item, list) and len(item) == count for item in value):
+    if len(value) == 2 and all(is_list(item) and len(item) == count for item in value):
         return as_numbers(value[0], where, count), as_numbers(value[1], where, count)
-    if len(value) == count and all(isinstance(item, list) for item in value):
+    if len(value) == count and all(is_list(item) for item in value):
         pairs = [as_numbers(item, f"{where}[{i}]", 2) for i, item in enumerate(value)]
         return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     raise BadInput(f"{where}: expected bounds for {count} elements, found {show(value)}")
 
 
 def _block(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
+    if not is_dict(value):
         raise BadInput(f"{where}: expected a block of terms, found {show(value)}")
     _known(value, _BLOCK_FIELDS, where)
     terms = value.get("terms")
-    if not isinstance(terms, list) or not terms:
+    if not is_list(terms) or not terms:
         raise BadInput(f"{where}.terms: expected a list of terms, found {show(terms)}")
-    history = value.get("history") or {}
-    if not isinstance(history, dict):
+    history: Any = value.get("history") or {}
+    if not is_dict(history):
         raise BadInput(f"{where}.history: expected a mapping, found {show(history)}")
     _known(history, _HISTORY_FIELDS, f"{where}.history")
     return {
@@ -160,9 +160,9 @@ def _block(value: Any, where: str) -> dict[str, Any]:
 def _term(value: Any, where: str) -> dict[str, Any]:
     if isinstance(value, str):
         found: dict[str, Any] = {"name": value, "source": value}
-    elif isinstance(value, dict) and "name" in value:
+    elif is_dict(value) and "name" in value:
         found = {"source": value["name"], **value}
-    elif isinstance(value, dict) and len(value) == 1:
+    elif is_dict(value) and len(value) == 1:
         ((name, fields),) = value.items()
         if not isinstance(fields, dict | None):
             raise BadInput(f"{where}: expected fields of '{name}', found {show(fields)}")

@@ -7,6 +7,9 @@ without relying on what class it was once made from.
 
 from __future__ import annotations
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportPrivateUsage=false
+# torch.jit and torch.onnx have no types: what comes out of them is checked where it is used.
 import io
 import zipfile
 from pathlib import Path
@@ -138,7 +141,8 @@ def _probe(
         raise BadInput(f"{name}: takes {shorten(known)}; only one observation can be converted")
     with torch.no_grad():
         try:
-            action, _ = walker.run(torch.zeros(1, observation_dim), {})
+            given: Any = walker.run(torch.zeros(1, observation_dim), {})
+            action = given[0]
         except BadInput as error:
             raise BadInput(f"{name}: {error}") from None
         except Exception as error:

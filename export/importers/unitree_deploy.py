@@ -11,7 +11,7 @@ from typing import Any
 
 from export.importers.foreign import Foreign
 from export.importers.graph import Graph
-from export.importers.reading import PythonTag, Table, as_number, show
+from export.importers.reading import PythonTag, Table, as_number, is_dict, is_list, show
 from export.importers.sheet import Sheet
 from export.importers.shorthand import term
 from robot_runtime.errors import BadInput
@@ -169,14 +169,14 @@ def _picked(action: Table, key: str, names: list[str]) -> list[str]:
     """All joints, or those that indices or a slice pick in the policy's order."""
     ids = action.data.get(key)
     if isinstance(ids, PythonTag):
-        bounds = ids.value if isinstance(ids.value, list) else []
+        bounds = ids.value if is_list(ids.value) else []
         fits = len(bounds) == 3 and all(b is None or type(b) is int for b in bounds)
         if not ids.name.endswith("slice") or not fits:
             raise BadInput(f"{action.where(key)}: expected joints, found {show(ids)}")
         return names[slice(*bounds)]
     if ids is None:
         return list(names)
-    if not isinstance(ids, list):
+    if not is_list(ids):
         raise BadInput(f"{action.where(key)}: expected indices, found {show(ids)}")
     picked = action.indices(key)
     if picked and max(picked) >= len(names):
@@ -186,9 +186,9 @@ def _picked(action: Table, key: str, names: list[str]) -> list[str]:
 
 def _target_clip(action: Table, count: int) -> list[Any]:
     value = action.get("clip")
-    if isinstance(value, list) and len(value) == 2 and not isinstance(value[0], list):
+    if is_list(value) and len(value) == 2 and not is_list(value[0]):
         return action.numbers("clip", 2)
-    if isinstance(value, list) and len(value) == count:
+    if is_list(value) and len(value) == count:
         return value
     raise BadInput(f"{action.where('clip')}: expected bounds, found {show(value)}")
 
@@ -205,7 +205,7 @@ def _observation(sheet: Sheet, table: Table, graph: Graph, period: float) -> Non
             f"inputs {', '.join(graph.inputs)}"
         )
     order = list(groups) if None in groups else [name for name in graph.inputs if name in groups]
-    blocks = []
+    blocks: list[dict[str, Any]] = []
     for name in order:
         block = _block(sheet, groups[name], period)
         if name is not None:
@@ -223,7 +223,7 @@ def _groups(section: Table) -> dict[str | None, Table]:
     if not entries:
         raise BadInput(f"{section.name}: no observation terms")
     flat = any(
-        isinstance(section.data[key], dict)
+        is_dict(section.data[key])
         and {"scale", "clip", "history_length", "params"} & section.data[key].keys()
         for key in entries
     )
@@ -233,7 +233,8 @@ def _groups(section: Table) -> dict[str | None, Table]:
 
 
 def _block(sheet: Sheet, group: Table, period: float) -> dict[str, Any]:
-    terms, lengths = [], []
+    terms: list[dict[str, Any]] = []
+    lengths: list[int] = []
     scale_first = group.flag("scale_first", absent=False)
     for name in group:
         if name in _SWITCHES:
@@ -267,9 +268,7 @@ def _term(
         found["channels"] = _PARTS[name]
     if "scale" in entry:
         value = entry.get("scale")
-        found["scale"] = (
-            entry.numbers("scale") if isinstance(value, list) else entry.number("scale")
-        )
+        found["scale"] = entry.numbers("scale") if is_list(value) else entry.number("scale")
     if "clip" in entry:
         found["clip"] = _term_clip(entry)
     found["clip_first"] = not entry.flag("scale_first", absent=scale_first)
@@ -298,8 +297,8 @@ def _state_joint_terms(
 def _term_clip(entry: Table) -> list[float]:
     """Lower and upper bound of a term; some files have one pair per element, all alike."""
     value = entry.get("clip")
-    pairs = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
-    if any(pair != pairs[0] for pair in pairs) or not isinstance(pairs[0], list):
+    pairs = value if is_list(value) and value and is_list(value[0]) else [value]
+    if any(pair != pairs[0] for pair in pairs) or not is_list(pairs[0]):
         raise BadInput(f"{entry.where('clip')}: expected [lowest, highest], found {show(value)}")
     if len(pairs[0]) != 2:
         raise BadInput(f"{entry.where('clip')}: expected [lowest, highest], found {show(value)}")

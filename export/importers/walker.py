@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportPrivateUsage=false
+# torch.jit and torch.onnx have no types: what comes out of them is checked where it is used.
 from collections.abc import Callable, Iterator
 from typing import Any
 

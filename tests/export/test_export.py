@@ -240,7 +240,7 @@ def test_a_normalizer_that_saw_nothing_is_refused(made: MadeCheckpoint) -> None:
         ({"contract": None, "trace": None}, "has no contract"),
         ({"trace": None}, "has no golden trace"),
         ({"contract": "{}"}, "schema is missing"),
-        ({"obs_dims": {"policy": 46}}, "do not fit"),
+        ({"obs_dims": {"policy": 46}}, "obs_dims of policy is 46, in its contract 45"),
     ],
 )
 def test_a_checkpoint_that_cannot_become_a_policy_is_refused(

@@ -358,6 +358,11 @@ def test_what_a_motion_policy_of_holosoma_leaves_open(tmp_path: Path) -> None:
     case = holosoma_case(tmp_path, Motion(34, last=True), observation=scaled)
     with pytest.raises(BadInput, match=r"scaled terms \(base_ang_vel\) cannot be imported"):
         case.run()
+    for key in ("obs_scales", "history_length_dict"):
+        odd = {"obs_dict": {"actor_obs": ["motion_command", "base_ang_vel"]}, key: [0.25]}
+        case = holosoma_case(tmp_path, Motion(34, last=True), observation=odd)
+        with pytest.raises(BadInput, match=f"{key}: expected a mapping"):
+            case.run()
     case.format = "beyondmimic"
     with pytest.raises(BadInput, match="import it as holosoma"):
         case.run()
