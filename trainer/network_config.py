@@ -17,7 +17,7 @@ class EncoderConfig:
     """The observation group; actor and critic each encode it where they see it."""
 
     kind: str = "attention"
-    """One of conv1d, conv2d and attention, or an entry point of the group surefoot.networks."""
+    """One of conv1d, conv2d, attention, an entry point of surefoot.networks or module:function."""
 
     shape: tuple[int, ...] = ()
     """How the numbers lie: (length, features), for conv2d (height, width) or (channels, ...)."""
@@ -39,6 +39,9 @@ class EncoderConfig:
 
     queries: int = 1
     """Learned queries of the attention."""
+
+    options: str = ""
+    """Settings of an encoder of another package, in whatever form it reads them."""
 
     def __post_init__(self) -> None:
         """Check every field.
@@ -119,6 +122,9 @@ class NetworkConfig:
 
     obs_clip: float = 10.0
     """Bound of the normalized observations, in standard deviations; 0 switches it off."""
+
+    raw_groups: tuple[str, ...] = ()
+    """Observation groups that are left as they are, such as images."""
 
     norm_eps: float = 0.01
     """Added to the running deviation, so that a constant input is not blown up."""

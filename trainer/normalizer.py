@@ -38,13 +38,22 @@ class RunningNormalizer(nn.Module):
         self.register_buffer("mean", torch.zeros(dim, dtype=torch.float64))
         self.register_buffer("var", torch.ones(dim, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.raw: Tensor | None
+        # Not in state dicts: it follows from the settings.
+        self.register_buffer("raw", None, persistent=False)
         self.register_buffer("center", torch.zeros(dim))
         self.register_buffer("scale", torch.full((dim,), 1.0 + eps))
 
+    def leave_alone(self, raw: Tensor) -> None:
+        """Leave some numbers as they are, bool ``(dim,)``; statistics are kept of them too."""
+        self.raw = raw
+
     def forward(self, x: Tensor) -> Tensor:
         """Normalize observations, shape ``(..., dim)``, float32."""
-        x = (x - self.center) / self.scale
-        return x.clamp(-self.clip, self.clip) if self.clip > 0.0 else x
+        normalized = (x - self.center) / self.scale
+        if self.clip > 0.0:
+            normalized = normalized.clamp(-self.clip, self.clip)
+        return normalized if self.raw is None else torch.where(self.raw, x, normalized)
 
     @torch.no_grad()
     def update(self, x: Tensor, mirror: Mirror | None = None, peers: Peers = ALONE) -> None:

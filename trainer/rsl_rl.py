@@ -110,6 +110,7 @@ class OnPolicyRunner:
             num_envs=self._env.num_envs,
             dims=self._env.obs_dims,
             step_dt=getattr(self._env, "step_dt", None),
+            images=getattr(self._env, "images", None),
             # Scripts give every process another one.
             seed=self._peers.from_first(torch.initial_seed() % 2**31 if seed is None else seed),
         )
@@ -259,7 +260,7 @@ class OnPolicyRunner:
         target = torch.device(device or self.device)
         here = target == self.alg.device
         actor = self.alg.actor if here else copy.deepcopy(self.alg.actor)
-        return InferencePolicy(actor, self._sets, target)
+        return InferencePolicy(actor, self._sets, target, self.alg.groups.actor)
 
     def export_policy_to_jit(self, path: str, filename: str = "policy.pt") -> None:
         """Write the policy as TorchScript into the folder `path`."""

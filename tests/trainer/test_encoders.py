@@ -190,6 +190,9 @@ def test_networks_of_other_packages_are_found_and_bring_losses_along() -> None:
         assert float(agent.update(collector.collect(agent.act))["policy/kl"]) < 1e-9
     with pytest.raises(NoGraphSpecError, match="Leak"):
         agent.actor.graph_spec()
+    named = EncoderConfig(kind="tests.trainer.toys.toy_networks:nothing")
+    with pytest.raises(InvalidSetting, match=r"no kind of network '.*:nothing'"):
+        Actor(3, 2, NetworkConfig(encoders=(named,)), torch.Generator())
     for config in (NetworkConfig(kind="lstn"), NetworkConfig(encoders=(EncoderConfig(kind="x"),))):
         with pytest.raises(InvalidSetting, match=r"unknown kind of network.*toy-guess, toy-leak"):
             Actor(3, 2, config, torch.Generator())

@@ -12,6 +12,9 @@ from trainer.compat.settings import RunnerSettings, read_settings
 from trainer.config import NetworkConfig, TrainConfig
 
 
+SMALL_CNN = {"output_channels": [4], "kernel_size": 3}
+
+
 def release_2(**policy: Any) -> dict[str, Any]:
     """As Isaac Lab had it for rsl_rl 2: everything is stated."""
     return {
@@ -216,7 +219,10 @@ def test_an_object_with_to_dict_is_a_configuration() -> None:
 @pytest.mark.parametrize(("config", "said"), [
     (release_5() | {"critic": {"class_name": "RNNModel"}},
      ["the critic has the recurrent layers of the actor, or none"]),
-    (release_5({"class_name": "CNNModel", "cnn_cfg": {}}), ["'CNNModel'"]),
+    (release_5(share_cnn_encoders=True), ["actor and critic have convolutions of their own"]),
+    (release_5({"class_name": "CNNModel", "cnn_cfg": SMALL_CNN})
+     | {"critic": {"class_name": "CNNModel", "cnn_cfg": SMALL_CNN | {"kernel_size": 5}}},
+     ["actor and critic convolve a group of images alike"]),
     (release_5({"distribution_cfg": None}), ["cannot explore"]),
     (release_5({"activation": "mish"}), ["'mish' (there is no such activation)"]),
     (release_5({"activation": "tanh"}), ["actor and critic share one activation"]),

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from robot_runtime.errors import BadInput, Refused
 from trainer.compat.adam import AdamSlot, AdamState
+from trainer.compat.images import KIND, settings_of
 from trainer.compat.infer import infer_architecture
-from trainer.compat.layout import LOG_STD, MLP, NORMALIZER, RNN, SCALAR_STD
+from trainer.compat.layout import CNN, LOG_STD, MLP, NORMALIZER, RNN, SCALAR_STD
 from trainer.compat.models import Head, Hints
 from trainer.config import NetworkConfig
 from trainer.networks.actor_critic import Actor, Critic
@@ -24,6 +25,9 @@ ROLES = ("actor", "critic")
 
 _PREFIXES = {"net.": MLP, "rnn.": RNN}
 """Prefixes of our parameters and of theirs; the deviation and the normalizer are apart."""
+
+_ENCODERS = "encoder.encoders."
+"""Prefix of our convolutions, by observation group."""
 
 _STD = "distribution.param"
 
@@ -43,9 +47,15 @@ def hints_of(network: NetworkConfig) -> Hints:
     }
     if network.head not in heads:
         raise Refused(f"rsl_rl has no head '{network.head}'; it has: {', '.join(heads)}")
+    cnn = {
+        one.group: settings_of(one).hint((one.shape[1], one.shape[2]))
+        for one in network.encoders
+        if one.kind == KIND
+    }
     return Hints(
         activation=network.activation,
         head=heads[network.head],
+        cnn=cnn,
         action_range=network.action_range,
         norm_eps=network.norm_eps,
     )
@@ -113,6 +123,9 @@ def foreign_name(name: str, module: nn.Module) -> str:
         assert isinstance(module, Actor)
         assert isinstance(module.distribution, DiagonalGaussian)
         return LOG_STD if module.distribution.kind == "log" else SCALAR_STD
+    if name.startswith(_ENCODERS):
+        group, _, layer = name.removeprefix(_ENCODERS).partition(".layers.")
+        return f"{CNN}{group}.{layer}"
     for ours, theirs in _PREFIXES.items():
         if name.startswith(ours):
             return theirs + name.removeprefix(ours)
@@ -129,9 +142,9 @@ def foreign_weights(module: Actor | Critic) -> dict[str, Tensor]:
     normalizer = module.normalizer
     if isinstance(normalizer, RunningNormalizer):
         statistics = {
-            "_mean": normalizer.mean.float().unsqueeze(0),
-            "_var": normalizer.var.float().unsqueeze(0),
-            "_std": normalizer.var.sqrt().float().unsqueeze(0),
+            "_mean": normalizer.mean[_learned(normalizer)].float().unsqueeze(0),
+            "_var": normalizer.var[_learned(normalizer)].float().unsqueeze(0),
+            "_std": normalizer.var[_learned(normalizer)].sqrt().float().unsqueeze(0),
             "count": normalizer.count.round().long(),
         }
         state |= {NORMALIZER + name: x.detach().cpu().clone() for name, x in statistics.items()}
@@ -185,10 +198,11 @@ def _statistics(
     mean, var, std = (
         theirs[f"{NORMALIZER}{name}"].squeeze(0) for name in ("_mean", "_var", "_std")
     )
-    if mean.shape != normalizer.mean.shape:
+    learned = _learned(normalizer)
+    if len(mean) != int(learned.sum()):
         raise BadInput(
             f"{role}: the checkpoint's normalizer is {len(mean)} long, the configured network's "
-            f"{len(normalizer.mean)}"
+            f"{int(learned.sum())}"
         )
     values = {
         "mean": mean,
@@ -197,8 +211,17 @@ def _statistics(
         "center": mean,
         "scale": std + normalizer.eps,
     }
-    own = normalizer.state_dict()
-    return {f"normalizer.{name}": value.to(own[name]) for name, value in values.items()}
+    own = {name: value.clone() for name, value in normalizer.state_dict().items()}
+    for name, value in values.items():
+        place = ... if name == "count" else learned
+        own[name][place] = value.to(own[name])
+    return {f"normalizer.{name}": value for name, value in own.items()}
+
+
+def _learned(normalizer: RunningNormalizer) -> Tensor:
+    """Return which numbers rsl_rl normalizes, bool: all but images."""
+    raw = normalizer.raw
+    return torch.ones_like(normalizer.mean, dtype=torch.bool) if raw is None else ~raw
 
 
 def _names(agent: PPO) -> list[str]:

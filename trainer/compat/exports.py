@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.jit import TracerWarning  # pyright: ignore[reportPrivateImportUsage]
 
-from robot_runtime.errors import MissingExtra
+from robot_runtime.errors import BadInput, MissingExtra
 from robot_runtime.files import atomic_write
 from trainer.compat.models import RslRlModel
 
@@ -105,13 +105,23 @@ class _Flat(nn.Module):
         return (actions, *after) if after else actions
 
 
+def _demand_no_images(model: RslRlModel) -> None:
+    if model.architecture.images:
+        images = ", ".join(model.architecture.images)
+        raise BadInput(f"the policy sees images ({images}), and there is no export of such")
+
+
 def export_jit(model: RslRlModel, path: Path) -> None:
     """Write a TorchScript file with ``forward(obs)`` and ``reset()``.
 
     Args:
         model: The policy. With recurrent layers the file is for one robot, and remembers.
         path: Where to write.
+
+    Raises:
+        BadInput: The policy sees images.
     """
+    _demand_no_images(model)
     state = model.initial_state(1)
     obs = torch.zeros(1 if state else 2, model.architecture.obs_dim)
     with torch.no_grad(), warnings.catch_warnings():
@@ -136,8 +146,10 @@ def export_onnx(model: RslRlModel, path: Path, *, verbose: bool = False) -> None
         verbose: Whether the exporter speaks.
 
     Raises:
+        BadInput: The policy sees images.
         MissingExtra: The exporter of torch needs packages that are not installed.
     """
+    _demand_no_images(model)
     batch = Dim("batch", min=1)
     inputs = (torch.zeros(2, model.architecture.obs_dim), *model.initial_state(2))
     names = STATE_NAMES[: len(inputs) - 1]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 MISSING: dict[str, str] = {
-    "convolutional": "there are no convolutional networks",
     "deterministic": "an actor without a distribution cannot explore",
     "distillation": "trainer.rsl_rl_distillation.DistillationRunner is for that",
     "amp": "there are no adversarial motion priors",
     "optimizer": "there is only Adam",
     "two_activations": "actor and critic share one activation",
+    "shared_cnns": "actor and critic have convolutions of their own",
+    "two_cnns": "actor and critic convolve a group of images alike",
     "two_memories": "the critic has the recurrent layers of the actor, or none",
     "two_normalizations": "actor and critic are either both normalized or neither is",
     "activation": "there is no such activation",

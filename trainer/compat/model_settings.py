@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from robot_runtime.errors import BadInput
+from robot_runtime.errors import BadInput, Refused
+from trainer.compat.images import CnnSettings, encoder_of, read_cnn
 from trainer.compat.report import Reports
 from trainer.config import NetworkConfig
+from trainer.envs.rsl_rl_groups import ImageGroups
 
 Head = Literal["gaussian", "state-gaussian", "beta"]
 
@@ -36,6 +38,9 @@ STD_RANGE = (1e-6, 1e6)
 
 ACTION_RANGE = (-1.0, 1.0)
 """Where the actions of a Beta distribution lie in release 5, unless it says otherwise."""
+
+CONVOLUTIONAL = ("CNNModel", "ActorCriticCNN")
+"""Classes that see images."""
 
 RECURRENT = ("RNNModel", "ActorCriticRecurrent")
 """Classes with a memory, for both networks in releases 1 to 3 and for one in 4 and 5."""
@@ -73,6 +78,7 @@ class ModelSettings:
         action_range: Where the actions of a Beta distribution lie.
         memory: Recurrent layers; None where there are none.
         critic_memory: Whether the critic has them too.
+        cnns: Convolutions by observation group; the group "" stands for all images.
         old: Whether the configuration is one of release 2 or 3.
     """
 
@@ -88,15 +94,31 @@ class ModelSettings:
     action_range: tuple[float, float]
     memory: Memory | None
     critic_memory: bool
+    cnns: Mapping[str, CnnSettings]
     old: bool
 
-    def network(self, actor_dim: int, critic_dim: int) -> NetworkConfig:
+    def network(
+        self, actor_dim: int, critic_dim: int, images: ImageGroups | None = None
+    ) -> NetworkConfig:
         """Return the settings of our networks.
 
         Args:
-            actor_dim: Length of what the actor sees.
-            critic_dim: Length of what the critic sees.
+            actor_dim: Length of what the actor sees, without images.
+            critic_dim: Length of what the critic sees, without images.
+            images: The images that they see; None: none.
+
+        Raises:
+            Refused: There are images and nothing says how they are convolved, or the other way.
         """
+        images = images or ImageGroups()
+        if bool(images.shapes) != bool(self.cnns):
+            raise Refused(
+                f"cnn_cfg is of {sorted(self.cnns) or 'no groups'}; the networks see the images "
+                f"{sorted(images.shapes) or 'of no group'}"
+            )
+        for name in images.shapes:
+            if name not in self.cnns and "" not in self.cnns:
+                raise Refused(f"cnn_cfg has no settings for '{name}'; it has {sorted(self.cnns)}")
         low, high = self.std_range
         memory = self.memory or Memory(kind="mlp", hidden=1, layers=1)
         return NetworkConfig(
@@ -104,6 +126,13 @@ class ModelSettings:
             rnn_hidden=memory.hidden,
             rnn_layers=memory.layers,
             critic_memory=self.critic_memory,
+            encoders=tuple(
+                encoder_of(name, self.cnns.get(name) or self.cnns[""], shape)
+                for name, shape in images.shapes.items()
+            ),
+            actor_groups=images.actor,
+            critic_groups=images.critic,
+            raw_groups=tuple(images.shapes),
             actor_hidden=tuple(actor_dim if n == -1 else n for n in self.actor_hidden),
             critic_hidden=tuple(critic_dim if n == -1 else n for n in self.critic_hidden),
             activation=self.activation,
@@ -140,6 +169,7 @@ class _Model:
     activation: str
     normalize: bool
     memory: Memory | None
+    cnns: Mapping[str, CnnSettings]
 
 
 class _Section:
@@ -176,8 +206,6 @@ class _Section:
             # mjlab states the sizes of recurrent layers also where there are none.
             if value is None or value is False or key.startswith("rnn_"):
                 self._reports.add(path, value, "ignored", "switched off")
-            elif key.startswith("cnn"):
-                self._reports.lack("convolutional", path, value)
             else:
                 self._reports.add(path, value, "refused", "no release of rsl_rl has this setting")
 
@@ -219,10 +247,15 @@ def _read_policy(config: Mapping[str, Any], reports: Reports) -> ModelSettings:
     actor = section.take("actor_obs_normalization", bool(whole), "network.normalize_obs")
     critic = section.take("critic_obs_normalization", bool(whole), "network.normalize_obs")
     memory = _memory(name, section)
+    cnns = [_cnns(name, section, f"{role}_cnn_cfg") for role in ("actor", "critic")]
     section.rest()
     models = [
-        _Model(hidden=tuple(hidden), activation=activation, normalize=bool(norm), memory=memory)
-        for hidden, norm in ((actor_hidden, actor), (critic_hidden, critic))
+        _Model(
+            hidden=tuple(hidden), activation=activation, normalize=bool(norm), memory=memory, cnns=c
+        )
+        for hidden, norm, c in zip(
+            (actor_hidden, critic_hidden), (actor, critic), cnns, strict=True
+        )
     ]
     distribution = _Distribution(
         head=head, init_std=init_std, kind=kind, std_range=STD_RANGE, action_range=ACTION_RANGE
@@ -246,6 +279,7 @@ def _read_actor_critic(config: Mapping[str, Any], reports: Reports) -> ModelSett
             activation=activation,
             normalize=bool(normalize),
             memory=_memory(name, section),
+            cnns=_cnns(name, section, "cnn_cfg"),
         )
         models.append(model)
         distribution = section.pop("distribution_cfg")
@@ -295,10 +329,25 @@ def _distribution(
     return found
 
 
+def _cnns(name: Any, section: _Section, key: str) -> Mapping[str, CnnSettings]:
+    """Read the convolutions of a network, if its class has any."""
+    if _simple(name) not in CONVOLUTIONAL or not section.has(key):
+        return {}
+    config = section.take(key, None, "network.encoders")
+    where = f"{section.name}.{key}"
+    if all(isinstance(value, Mapping) for value in config.values()):
+        return {group: read_cnn(one, f"{where}.{group}") for group, one in config.items()}
+    return {"": read_cnn(config, where)}
+
+
+def _simple(name: Any) -> str:
+    """Return the name of a class without its module."""
+    return str(getattr(name, "__name__", name)).replace(":", ".").rpartition(".")[2]
+
+
 def _memory(name: Any, section: _Section) -> Memory | None:
     """Read the recurrent layers of a network, if its class has any."""
-    simple = str(getattr(name, "__name__", name)).replace(":", ".").rpartition(".")[2]
-    if simple not in RECURRENT:
+    if _simple(name) not in RECURRENT:
         return None
     kind = str(section.take("rnn_type", "lstm", "network.kind")).lower()
     # Up to release 2.2 the width has another name.
@@ -333,6 +382,8 @@ def _join(
     if actor.normalize != critic.normalize:
         values = [actor.normalize, critic.normalize]
         reports.lack("two_normalizations", "actor and critic obs_normalization", values)
+    if any(critic.cnns.get(name, cnn) != cnn for name, cnn in actor.cnns.items()):
+        reports.lack("two_cnns", "actor and critic cnn_cfg", "...")
     memories = [model.memory for model in models]
     if critic.memory not in (None, actor.memory):
         reports.lack("two_memories", "actor and critic recurrent layers", memories)
@@ -349,6 +400,7 @@ def _join(
         action_range=_pair(distribution.action_range),
         memory=actor.memory,
         critic_memory=critic.memory is not None,
+        cnns={**critic.cnns, **actor.cnns},
         old=old,
     )
 

@@ -15,7 +15,8 @@ from trainer.ppo import PPO
 def start_like_rsl_rl(agent: PPO) -> None:
     """Give an agent the first weights that rsl_rl would draw: torch's defaults, actor first.
 
-    They come from torch's global generator, on the CPU, as there; recurrent layers come last.
+    They come from torch's global generator, on the CPU, as there: convolutions first, recurrent
+    layers last.
     """
     state = agent.state_dict()
     for role, module in (("actor", agent.actor), ("critic", agent.critic)):
@@ -40,6 +41,9 @@ def _drawn(layer: nn.Module) -> dict[str, Tensor]:
     if isinstance(layer, nn.LSTM | nn.GRU):
         kind = nn.LSTM if isinstance(layer, nn.LSTM) else nn.GRU
         return kind(layer.input_size, layer.hidden_size, layer.num_layers).state_dict()
+    if isinstance(layer, nn.Conv2d):
+        sizes = (layer.in_channels, layer.out_channels, layer.kernel_size[0])
+        return nn.Conv2d(*sizes).state_dict()
     return {}
 
 

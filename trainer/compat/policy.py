@@ -22,7 +22,11 @@ class InferencePolicy(nn.Module):
     """
 
     def __init__(
-        self, actor: Actor, sets: Mapping[str, Sequence[str]], device: torch.device
+        self,
+        actor: Actor,
+        sets: Mapping[str, Sequence[str]],
+        device: torch.device,
+        seen: Sequence[str] = (),
     ) -> None:
         """Take the actor and which observation groups it sees.
 
@@ -30,10 +34,11 @@ class InferencePolicy(nn.Module):
             actor: The actor.
             sets: Observation groups by set; the actor's is called `policy`.
             device: Where it runs.
+            seen: Sets that the actor sees, joined; empty: `policy`.
         """
         super().__init__()
         self.actor = actor.to(device).eval()
-        self._members = {ACTOR_GROUP: list(sets[ACTOR_GROUP])}
+        self._members = {name: list(sets[name]) for name in seen or (ACTOR_GROUP,)}
         self._device = device
         self._policy, self._rows = DeterministicPolicy(actor), 0
 
@@ -52,12 +57,10 @@ class InferencePolicy(nn.Module):
         if is_dict(obs):
             groups = dict(obs.items())
             composed = compose(groups, self._members)
-            if ACTOR_GROUP not in composed:
-                raise BadInput(
-                    f"the policy sees the groups {self._members[ACTOR_GROUP]}; given were "
-                    f"{sorted(groups)}"
-                )
-            obs = composed[ACTOR_GROUP]
+            if len(composed) != len(self._members):
+                names = [name for members in self._members.values() for name in members]
+                raise BadInput(f"the policy sees the groups {names}; given were {sorted(groups)}")
+            obs = torch.cat(list(composed.values()), dim=-1)
         obs = obs.to(self._device, torch.float32)
         if self.actor.rnn is not None and self._rows not in (0, len(obs)):
             raise BadInput(

@@ -12,6 +12,7 @@ from trainer.compat.model_settings import ModelSettings, read_models
 from trainer.compat.report import Reports, SettingReport
 from trainer.compat.rnd_settings import RndSettings, read_rnd
 from trainer.config import PPOConfig, RndConfig, SymmetryConfig, TrainConfig
+from trainer.envs.rsl_rl_groups import ImageGroups
 
 _LR_LIMITS = (1e-5, 1e-2)
 """Floor and ceiling of the adaptive learning rate in all releases."""
@@ -85,6 +86,7 @@ class RunnerSettings:
         dims: Mapping[str, int],
         seed: int,
         step_dt: float | None = None,
+        images: ImageGroups | None = None,
     ) -> TrainConfig:
         """Return the settings of a run.
 
@@ -93,6 +95,7 @@ class RunnerSettings:
             dims: Length of each observation group.
             seed: Seed of the run.
             step_dt: Duration of a step, [s]; None where the environment does not tell.
+            images: The images that the networks see; None: none.
         """
         actor = dims["policy"]
         return TrainConfig(
@@ -100,7 +103,7 @@ class RunnerSettings:
             seed=seed,
             checkpoint_every=self.save_interval,
             random_episode_length=False,
-            network=self.models.network(actor, dims.get("critic", actor)),
+            network=self.models.network(actor, dims.get("critic", actor), images),
             ppo=self.ppo,
             rnd=RndConfig() if self.rnd is None else self.rnd.resolve(dims, step_dt),
         )
@@ -226,7 +229,7 @@ def _read_extensions(found: dict[str, Any], reports: Reports) -> None:
         "amp_cfg": lambda _: "amp",
         "multi_gpu_cfg": lambda _: "multi_gpu",
         "optimizer": lambda value: "" if str(value).lower() == "adam" else "optimizer",
-        "share_cnn_encoders": lambda _: "convolutional",
+        "share_cnn_encoders": lambda _: "shared_cnns",
     }
     ignored = {
         "use_mixed_precision": "float32 is used",

@@ -44,6 +44,9 @@ def read_mirror_table(
     """
     call = find_object(function, "augmentation function") if isinstance(function, str) else function
     members = list(dict.fromkeys(name for names in sets.values() for name in names))
+    flat = [name for name in members if len(form.shapes[name]) != 1]
+    if flat:
+        raise Refused(f"symmetry: the observation groups {flat} are images")
     probe = _probe(num_actions, form.device)
     more = {} if form.kind else {"obs_type": "policy"}
     try:

@@ -19,12 +19,14 @@ from trainer.env import Observations, StepResult
 from trainer.envs.rsl_rl_groups import (
     CRITIC,
     Groups,
+    ImageGroups,
     ObsForm,
     compose,
     final_groups,
     groups_of,
     is_dict,
     resolve_sets,
+    split_images,
 )
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ class RslRlEnv:
         env: The environment.
         sets: Which of its observation groups each network sees.
         form: In what form it gives observations.
+        images: The images that the networks see.
     """
 
     def __init__(
@@ -84,7 +87,8 @@ class RslRlEnv:
             shapes={k: tuple(x.shape[1:]) for k, x in groups.items() if isinstance(x, Tensor)},
             device=self.device,
         )
-        self.sets = resolve_sets(groups, obs_groups, needed)
+        self.images: ImageGroups
+        self.sets, self.images = split_images(resolve_sets(groups, obs_groups, needed), groups)
         self._first: Observations | None = self._compose(groups)
         self.obs_dims: Mapping[str, int] = {
             name: value.shape[-1] for name, value in self._first.items()

@@ -8,7 +8,7 @@ has keys and items is a dict of groups.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,21 @@ class ObsForm:
 
 BRAX_FINAL = "AutoResetWrapper_final_obs"
 """The key under which the wrappers of brax and MuJoCo Playground keep the last observation."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageGroups:
+    """The images that networks see, as observation groups of their own.
+
+    Attributes:
+        shapes: Channels, height and width of each group.
+        actor: Groups that the actor sees, images last; empty without images.
+        critic: The same of the critic.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    actor: tuple[str, ...] = ()
+    critic: tuple[str, ...] = ()
 
 
 def is_dict(value: Any) -> bool:
@@ -114,12 +129,50 @@ def resolve_sets(
     return found
 
 
+def split_images(
+    sets: Mapping[str, list[str]], groups: Mapping[str, Any]
+) -> tuple[dict[str, list[str]], ImageGroups]:
+    """Give images sets of their own, because networks join the rest and convolve each of them.
+
+    Args:
+        sets: Groups by set, as `resolve_sets` returns them.
+        groups: The environment's groups; images are ``(num_envs, channels, height, width)``.
+
+    Raises:
+        Refused: A network sees nothing but images, or a name is taken.
+    """
+    seen: dict[str, tuple[list[str], list[str]]] = {}
+    for name in (ACTOR_GROUP, CRITIC):
+        members = sets.get(name, sets[ACTOR_GROUP])
+        images = [group for group in members if groups[group].ndim == 4]
+        plain = [group for group in members if group not in images]
+        if images and not plain:
+            raise Refused(f"observation set '{name}': nothing but images, {images}")
+        seen[name] = plain, images
+    shapes = {group: tuple(groups[group].shape[1:]) for _, images in seen.values()
+              for group in images}  # fmt: skip
+    if not shapes:
+        return dict(sets), ImageGroups()
+    taken = sorted(set(shapes) & set(sets))
+    if taken:
+        raise Refused(f"observation groups of images have the names of sets: {taken}")
+    (actor, of_actor), (critic, of_critic) = seen[ACTOR_GROUP], seen[CRITIC]
+    own = {} if critic == actor else {CRITIC: critic}
+    rest = {name: names for name, names in sets.items() if name not in seen}
+    found = {ACTOR_GROUP: actor, **own, **rest, **{name: [name] for name in shapes}}
+    return found, ImageGroups(
+        shapes=shapes,
+        actor=(ACTOR_GROUP, *of_actor),
+        critic=(CRITIC if own else ACTOR_GROUP, *of_critic),
+    )
+
+
 def compose(groups: Mapping[str, Any], sets: Mapping[str, Sequence[str]]) -> dict[str, Tensor]:
     """Return the observations of each set; a set that lacks a group is left out."""
     return {
         name: torch.cat([groups[group] for group in members], dim=-1)
         if len(members) > 1
-        else groups[members[0]]
+        else groups[members[0]].flatten(1)
         for name, members in sets.items()
         if all(group in groups for group in members)
     }
@@ -184,6 +237,7 @@ def _default(name: str, groups: Mapping[str, Any], otherwise: list[str] | None =
 
 
 def _check(name: str, group: str, value: Any) -> None:
-    if not isinstance(value, Tensor) or value.ndim != 2:
+    image = name in (ACTOR_GROUP, CRITIC) and isinstance(value, Tensor) and value.ndim == 4
+    if not image and (not isinstance(value, Tensor) or value.ndim != 2):
         what = f"has shape {tuple(value.shape)}" if isinstance(value, Tensor) else "has parts"
         raise Refused(f"observation set '{name}': group '{group}' {what}; expected (num_envs, dim)")

@@ -90,7 +90,12 @@ def make_normalizer(dims: Mapping[str, int], config: NetworkConfig) -> nn.Module
     """Build what stands between raw observations and a network."""
     if not config.normalize_obs:
         return nn.Identity()
-    return RunningNormalizer(sum(dims.values()), eps=config.norm_eps, clip=config.obs_clip)
+    dim, raw = sum(dims.values()), set(config.raw_groups) & set(dims)
+    normalizer = RunningNormalizer(dim, eps=config.norm_eps, clip=config.obs_clip)
+    if raw:
+        parts = [torch.full((n,), name in raw) for name, n in dims.items()]
+        normalizer.leave_alone(torch.cat(parts))
+    return normalizer
 
 
 def make_recurrent(

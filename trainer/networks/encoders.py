@@ -6,6 +6,7 @@ other packages are found as entry points of the group `surefoot.networks`, each 
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Mapping
 from importlib.metadata import entry_points
@@ -166,9 +167,17 @@ def make_encoder(
 def find_network(kind: str, known: tuple[str, ...]) -> Any:
     """Return what the entry point `kind` of the group `surefoot.networks` loads to.
 
+    A kind ``module:function`` is that function.
+
     Raises:
         InvalidSetting: There is none; the message lists those that exist.
     """
+    module, colon, name = kind.partition(":")
+    if colon:
+        try:
+            return getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise InvalidSetting(f"no kind of network '{kind}': {error}") from error
     found = {entry.name: entry for entry in entry_points(group=NETWORKS)}
     if kind not in found:
         raise InvalidSetting(

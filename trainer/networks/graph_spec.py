@@ -172,6 +172,8 @@ def normalization_of(normalizer: object) -> Normalization | None:
         return None
     if not isinstance(normalizer, RunningNormalizer):
         raise NoGraphSpecError(f"normalizer {type(normalizer).__name__}")
+    if normalizer.raw is not None:
+        raise NoGraphSpecError("observations that are not normalized beside others that are")
     return Normalization(
         center=_array(normalizer.center), scale=_array(normalizer.scale), clip=normalizer.clip
     )

@@ -45,7 +45,7 @@ def groups_of(config: NetworkConfig, obs_dims: Mapping[str, int]) -> Groups:
     Raises:
         InvalidSetting: A setting names a group that is not there.
     """
-    for setting in ("actor_groups", "critic_groups"):
+    for setting in ("actor_groups", "critic_groups", "raw_groups"):
         for name in getattr(config, setting):
             _check_known(f"network.{setting}", name, obs_dims)
     for encoder in config.encoders:

@@ -164,7 +164,7 @@ def test_sets_are_resolved_as_in_rsl_rl() -> None:
 @pytest.mark.parametrize(("groups", "sets", "said"), [
     ({"state": torch.zeros(2, 3)}, None, "neither 'actor' nor 'policy' among ['state']"),
     ({"policy": torch.zeros(2, 3)}, {"critic": ["x"]}, "set 'critic': group 'x' is not there"),
-    ({"policy": torch.zeros(2, 3, 4, 4)}, None, "group 'policy' has shape (2, 3, 4, 4)"),
+    ({"policy": torch.zeros(2, 3, 4)}, None, "group 'policy' has shape (2, 3, 4)"),
     ({"policy": {"joint_pos": torch.zeros(2, 3)}}, None, "group 'policy' has parts"),
     ({"policy": torch.zeros(2, 3)}, {"teacher": []}, "set 'teacher': it is empty"),
     ({"policy": torch.zeros(2, 3), "a": torch.zeros(2, 3)}, {"actor": ["a"], "policy": ["policy"]},
