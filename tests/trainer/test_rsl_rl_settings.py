@@ -11,7 +11,6 @@ from robot_runtime.errors import BadInput, Refused
 from trainer.compat.settings import RunnerSettings, read_settings
 from trainer.config import NetworkConfig, TrainConfig
 
-
 SMALL_CNN = {"output_channels": [4], "kernel_size": 3}
 
 
