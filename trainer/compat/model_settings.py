@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from robot_runtime.errors import BadInput, Refused
-from trainer.compat.images import CnnSettings, encoder_of, read_cnn
+from robot_runtime.errors import Refused
+from trainer.compat.images import CnnSettings, encoder_of
 from trainer.compat.report import Reports
+from trainer.compat.sections import Memory, Section, read_cnns, read_memory
 from trainer.config import NetworkConfig
 from trainer.envs.rsl_rl_groups import ImageGroups
 
@@ -38,27 +39,6 @@ STD_RANGE = (1e-6, 1e6)
 
 ACTION_RANGE = (-1.0, 1.0)
 """Where the actions of a Beta distribution lie in release 5, unless it says otherwise."""
-
-CONVOLUTIONAL = ("CNNModel", "ActorCriticCNN")
-"""Classes that see images."""
-
-RECURRENT = ("RNNModel", "ActorCriticRecurrent")
-"""Classes with a memory, for both networks in releases 1 to 3 and for one in 4 and 5."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Memory:
-    """The recurrent layers of a network.
-
-    Attributes:
-        kind: `lstm` or `gru`.
-        hidden: Width of each layer.
-        layers: Number of layers.
-    """
-
-    kind: str
-    hidden: int
-    layers: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,44 +152,6 @@ class _Model:
     cnns: Mapping[str, CnnSettings]
 
 
-class _Section:
-    """A section of a configuration whose keys are taken one by one."""
-
-    def __init__(self, name: str, values: Mapping[str, Any], reports: Reports) -> None:
-        self.name = name
-        self._values = dict(values)
-        self._reports = reports
-
-    def take(self, key: str, default: Any, note: str) -> Any:
-        """Return a setting, report it, and forget it."""
-        path = f"{self.name}.{key}"
-        if self._values.get(key) is None:
-            self._values.pop(key, None)
-            self._reports.add(path, default, "default", note)
-            return default
-        value = self._values.pop(key)
-        self._reports.add(path, value, "mapped", note)
-        return value
-
-    def has(self, key: str) -> bool:
-        """Return whether a setting is stated and not taken yet."""
-        return self._values.get(key) is not None
-
-    def pop(self, key: str) -> Any:
-        """Return a setting, None where it is absent, without a report."""
-        return self._values.pop(key, None)
-
-    def rest(self) -> None:
-        """Refuse what was not taken, unless it is switched off."""
-        for key, value in self._values.items():
-            path = f"{self.name}.{key}"
-            # mjlab states the sizes of recurrent layers also where there are none.
-            if value is None or value is False or key.startswith("rnn_"):
-                self._reports.add(path, value, "ignored", "switched off")
-            else:
-                self._reports.add(path, value, "refused", "no release of rsl_rl has this setting")
-
-
 def read_models(config: Mapping[str, Any], reports: Reports) -> ModelSettings:
     """Read both networks.
 
@@ -231,7 +173,7 @@ def read_models(config: Mapping[str, Any], reports: Reports) -> ModelSettings:
 
 def _read_policy(config: Mapping[str, Any], reports: Reports) -> ModelSettings:
     """Read the section of releases 2 and 3."""
-    section = _Section("policy", config["policy"], reports)
+    section = Section("policy", config["policy"], reports)
     name = section.pop("class_name") or "ActorCritic"
     reports.name_class("policy.class_name", name)
     actor_hidden = section.take("actor_hidden_dims", HIDDEN, "network.actor_hidden")
@@ -246,8 +188,8 @@ def _read_policy(config: Mapping[str, Any], reports: Reports) -> ModelSettings:
         reports.add("empirical_normalization", whole, "mapped", "network.normalize_obs")
     actor = section.take("actor_obs_normalization", bool(whole), "network.normalize_obs")
     critic = section.take("critic_obs_normalization", bool(whole), "network.normalize_obs")
-    memory = _memory(name, section)
-    cnns = [_cnns(name, section, f"{role}_cnn_cfg") for role in ("actor", "critic")]
+    memory = read_memory(name, section)
+    cnns = [read_cnns(name, section, f"{role}_cnn_cfg") for role in ("actor", "critic")]
     section.rest()
     models = [
         _Model(
@@ -268,7 +210,7 @@ def _read_actor_critic(config: Mapping[str, Any], reports: Reports) -> ModelSett
     models: list[_Model] = []
     actor: list[_Distribution] = []
     for role in ("actor", "critic"):
-        section = _Section(role, config.get(role) or {}, reports)
+        section = Section(role, config.get(role) or {}, reports)
         name = section.pop("class_name") or "MLPModel"
         reports.name_class(f"{role}.class_name", name)
         hidden = section.take("hidden_dims", HIDDEN, f"network.{role}_hidden")
@@ -278,8 +220,8 @@ def _read_actor_critic(config: Mapping[str, Any], reports: Reports) -> ModelSett
             hidden=tuple(hidden),
             activation=activation,
             normalize=bool(normalize),
-            memory=_memory(name, section),
-            cnns=_cnns(name, section, "cnn_cfg"),
+            memory=read_memory(name, section),
+            cnns=read_cnns(name, section, "cnn_cfg"),
         )
         models.append(model)
         distribution = section.pop("distribution_cfg")
@@ -303,7 +245,7 @@ def _distribution(
         names = {head: name for name, head in HEADS.items()}
         config = {"class_name": names[old["head"]]}
         config |= {"init_std": old["init_noise_std"], "std_type": old["noise_std_type"]}
-    section = _Section(key, config, reports)
+    section = Section(key, config, reports)
     name = section.pop("class_name") or "GaussianDistribution"
     reports.name_class(f"{key}.class_name", name)
     head = HEADS.get(str(getattr(name, "__name__", name)), "gaussian")
@@ -329,37 +271,7 @@ def _distribution(
     return found
 
 
-def _cnns(name: Any, section: _Section, key: str) -> Mapping[str, CnnSettings]:
-    """Read the convolutions of a network, if its class has any."""
-    if _simple(name) not in CONVOLUTIONAL or not section.has(key):
-        return {}
-    config = section.take(key, None, "network.encoders")
-    where = f"{section.name}.{key}"
-    if all(isinstance(value, Mapping) for value in config.values()):
-        return {group: read_cnn(one, f"{where}.{group}") for group, one in config.items()}
-    return {"": read_cnn(config, where)}
-
-
-def _simple(name: Any) -> str:
-    """Return the name of a class without its module."""
-    return str(getattr(name, "__name__", name)).replace(":", ".").rpartition(".")[2]
-
-
-def _memory(name: Any, section: _Section) -> Memory | None:
-    """Read the recurrent layers of a network, if its class has any."""
-    if _simple(name) not in RECURRENT:
-        return None
-    kind = str(section.take("rnn_type", "lstm", "network.kind")).lower()
-    # Up to release 2.2 the width has another name.
-    key = "rnn_hidden_size" if section.has("rnn_hidden_size") else "rnn_hidden_dim"
-    hidden = section.take(key, 256, "network.rnn_hidden")
-    layers = section.take("rnn_num_layers", 1, "network.rnn_layers")
-    if kind not in ("lstm", "gru"):
-        raise BadInput(f"{section.name}.rnn_type = {kind!r}: there are: lstm, gru")
-    return Memory(kind=kind, hidden=int(hidden), layers=int(layers))
-
-
-def _dependent(section: _Section, reports: Reports) -> Head:
+def _dependent(section: Section, reports: Reports) -> Head:
     """Return the head of releases 3 and 4."""
     dependent = section.pop("state_dependent_std")
     if dependent is not None:
