@@ -5,7 +5,8 @@
 
 The teacher sees the group `critic` of the quadruped's task: velocity, friction, feet, mass, motor
 strength and delay beside what the robot measures. The students see what the robot measures alone.
-All are trained by the verbs, and the students are exported.
+All are trained by the verbs, and the students are exported. The one with a memory is to keep 90 %
+of the teacher's score; the one without shows what the memory is worth.
 
 The tracking score is the mean over robots of one episode each, in the task's environment with all
 its randomization and noise, without exploration: the sum of the four tracking rewards over the
@@ -75,7 +76,7 @@ def train(run: Path, *arguments: str) -> float:
 
 
 def main() -> int:
-    """Train, distil, judge, print a table; return whether every student keeps 90 %."""
+    """Train, distil, judge, print a table; return whether the student with a memory keeps 90 %."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--teacher", type=Path, help="run or checkpoint of a teacher that exists")
     parser.add_argument("--students", choices=STUDENTS, nargs="+", default=list(STUDENTS))
@@ -103,7 +104,8 @@ def main() -> int:
             show(kind, rows)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    return 0 if all(row["score"] >= 0.9 * rows["teacher"]["score"] for row in rows.values()) else 1
+    enough = 0.9 * rows["teacher"]["score"]
+    return 0 if all(row["score"] >= enough for name, row in rows.items() if name != "mlp") else 1
 
 
 def show(name: str, rows: dict[str, dict[str, float]]) -> None:
