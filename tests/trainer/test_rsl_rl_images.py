@@ -6,6 +6,8 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnxruntime as ort
 import pytest
 import torch
 from torch import Tensor
@@ -92,10 +94,23 @@ def test_the_weights_are_those_of_rsl_rl_and_files_go_both_ways(
     again.learn(1)
     action, _ = one.model("actor")(obs["policy"], images={"camera": obs["camera"]})
     torch.testing.assert_close(action, expected, rtol=0, atol=1e-6)
-    with pytest.raises(BadInput, match=r"sees images \(camera\), and there is no export"):
-        ours.export_policy_to_onnx(str(tmp_path))
+    check_exports(ours, obs, expected, tmp_path)
     with pytest.raises(BadInput, match=r"sees the groups \['policy', 'camera'\]; given were"):
         ours.get_inference_policy()({"policy": obs["policy"]})
+
+
+def check_exports(runner: OnPolicyRunner, obs: Any, expected: Tensor, folder: Path) -> None:
+    """Inputs as rsl_rl's files have them: the images by name, or as a list."""
+    runner.export_policy_to_onnx(str(folder))
+    runner.export_policy_to_jit(str(folder))
+    session = ort.InferenceSession(str(folder / "policy.onnx"))
+    feed = {"obs": obs["policy"].numpy(), "camera": obs["camera"].numpy()}
+    (actions,) = session.run(["actions"], feed)
+    np.testing.assert_allclose(actions, expected.numpy(), rtol=0, atol=1e-6)
+    script = torch.jit.load(str(folder / "policy.pt"))
+    script.reset()
+    action = script(obs["policy"][:3], [obs["camera"][:3]])
+    torch.testing.assert_close(action, expected[:3], rtol=0, atol=1e-6)
 
 
 def test_a_run_with_images_continues_where_it_was_saved(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ prove themselves; these are for tools that expect rsl_rl's.
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.jit import TracerWarning  # pyright: ignore[reportPrivateImportUsage]
 
-from robot_runtime.errors import BadInput, MissingExtra
+from robot_runtime.errors import MissingExtra
 from robot_runtime.files import atomic_write
-from trainer.compat.models import RslRlModel
+from trainer.compat.models import RslRlModel, State
 
 OPSET = 18
 """What rsl_rl writes."""
@@ -93,52 +94,92 @@ class ScriptedGru(nn.Module):
         self.hidden_state.zero_()
 
 
+class ScriptedImages(nn.Module):
+    """Raw observations and images, in the model's order, to mean actions, as rsl_rl has it."""
+
+    def __init__(self, policy: nn.Module) -> None:
+        """Wrap a module over observations and images in one flat row."""
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, obs_1d: Tensor, obs_2d: list[Tensor]) -> Tensor:
+        """Return mean actions ``(B, num_actions)``."""
+        flat = torch.cat([image.flatten(1) for image in obs_2d], dim=1)
+        return self.policy(obs_1d, flat)
+
+    @torch.jit.export
+    def reset(self) -> None:
+        """Do nothing: there is no state."""
+
+
 class _Flat(nn.Module):
-    """A model whose state is given and returned one tensor after the other."""
+    """A model whose state, or images, are given and returned one tensor after the other."""
 
     def __init__(self, model: RslRlModel) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, obs: Tensor, *state: Tensor) -> Tensor | tuple[Tensor, ...]:
-        actions, after = self.model(obs, state)
+    def forward(self, obs: Tensor, *more: Tensor) -> Tensor | tuple[Tensor, ...]:
+        if self.model.image_shapes:
+            images = dict(zip(self.model.image_shapes, more, strict=True))
+            return self.model(obs, images=images)[0]
+        actions, after = self.model(obs, more)
         return (actions, *after) if after else actions
 
 
-def _demand_no_images(model: RslRlModel) -> None:
-    if model.architecture.images:
-        images = ", ".join(model.architecture.images)
-        raise BadInput(f"the policy sees images ({images}), and there is no export of such")
+class _FlatImages(nn.Module):
+    """A model whose images lie in one row, one after the other."""
+
+    def __init__(self, model: RslRlModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, obs: Tensor, flat: Tensor) -> Tensor:
+        shapes = self.model.image_shapes
+        parts = flat.split([math.prod(shape) for shape in shapes.values()], dim=1)
+        images = {
+            name: part.unflatten(1, shape)
+            for (name, shape), part in zip(shapes.items(), parts, strict=True)
+        }
+        return self.model(obs, images=images)[0]
 
 
 def export_jit(model: RslRlModel, path: Path) -> None:
     """Write a TorchScript file with ``forward(obs)`` and ``reset()``.
 
     Args:
-        model: The policy. With recurrent layers the file is for one robot, and remembers.
+        model: The policy. With recurrent layers the file is for one robot, and remembers; with
+            images it is ``forward(obs, images)``, a list.
         path: Where to write.
-
-    Raises:
-        BadInput: The policy sees images.
     """
-    _demand_no_images(model)
     state = model.initial_state(1)
     obs = torch.zeros(1 if state else 2, model.architecture.obs_dim)
     with torch.no_grad(), warnings.catch_warnings():
         # Recurrent layers check the shapes of what they get, and a trace keeps what it saw.
         warnings.simplefilter("ignore", TracerWarning)
-        traced: Any = torch.jit.trace(_Flat(model), (obs, *state), check_trace=False)
+        traced: Any = torch.jit.trace(*_traced(model, obs, state), check_trace=False)
     kind = (ScriptedPolicy, ScriptedGru, ScriptedLstm)[len(state)]
+    if model.image_shapes:
+        kind = ScriptedImages
     script = torch.jit.script(kind(traced, *state))
     with atomic_write(path) as temporary:
         torch.jit.save(script, str(temporary))
+
+
+def _traced(model: RslRlModel, obs: Tensor, state: State) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Return what is traced, and with what."""
+    if not model.image_shapes:
+        return _Flat(model), (obs, *state)
+    width = sum(math.prod(shape) for shape in model.image_shapes.values())
+    return _FlatImages(model), (obs, torch.zeros(len(obs), width))
 
 
 def export_onnx(model: RslRlModel, path: Path, *, verbose: bool = False) -> None:
     """Write one ONNX file, weights inside, ``obs`` to ``actions`` with a free batch axis.
 
     Recurrent layers have their state as inputs ``h_in`` (and ``c_in``) and outputs ``h_out``
-    (and ``c_out``), ``(layers, B, hidden)``, as rsl_rl's files have it.
+    (and ``c_out``), ``(layers, B, hidden)``, as rsl_rl's files have it; images are inputs with the
+    names of their groups, ``(B, channels, height, width)``.
 
     Args:
         model: The policy.
@@ -146,16 +187,14 @@ def export_onnx(model: RslRlModel, path: Path, *, verbose: bool = False) -> None
         verbose: Whether the exporter speaks.
 
     Raises:
-        BadInput: The policy sees images.
         MissingExtra: The exporter of torch needs packages that are not installed.
     """
-    _demand_no_images(model)
-    batch = Dim("batch", min=1)
-    inputs = (torch.zeros(2, model.architecture.obs_dim), *model.initial_state(2))
-    names = STATE_NAMES[: len(inputs) - 1]
-    states = tuple({1: batch} for _ in names)
+    batch, state = Dim("batch", min=1), model.initial_state(2)
+    images = tuple(torch.zeros(2, *shape) for shape in model.image_shapes.values())
+    names = STATE_NAMES[: len(state)]
     # A function with *args has one entry for all of them.
-    shapes = ({0: batch}, states) if states else ({0: batch},)
+    more = tuple({1: batch} for _ in state) + tuple({0: batch} for _ in images)
+    shapes = ({0: batch}, more) if more else ({0: batch},)
     speaker = logging.getLogger("torch.onnx")
     level = speaker.level
     try:
@@ -164,8 +203,8 @@ def export_onnx(model: RslRlModel, path: Path, *, verbose: bool = False) -> None
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
                 _Flat(model),
-                inputs,
-                input_names=["obs", *(f"{name}_in" for name in names)],
+                (torch.zeros(2, model.architecture.obs_dim), *state, *images),
+                input_names=["obs", *(f"{name}_in" for name in names), *model.image_shapes],
                 output_names=["actions", *(f"{name}_out" for name in names)],
                 dynamic_shapes=shapes,
                 opset_version=OPSET,

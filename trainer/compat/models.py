@@ -135,6 +135,7 @@ class RslRlModel(nn.Module):
 
     Attributes:
         architecture: Its shape.
+        image_shapes: Channels, height and width of the images it sees, by observation group.
     """
 
     def __init__(
@@ -149,6 +150,7 @@ class RslRlModel(nn.Module):
         """
         super().__init__()
         self.architecture = architecture
+        self.image_shapes: dict[str, tuple[int, int, int]] = {}
         self._low, high = hints.action_range
         self._span = high - self._low
         if architecture.normalized:
@@ -197,6 +199,7 @@ class RslRlModel(nn.Module):
             layers = make_convolutions(name, state, hint, ACTIVATIONS[hint.activation]())
             first = layers[0]
             assert isinstance(first, nn.Conv2d)
+            self.image_shapes[name] = (first.in_channels, *hint.size)
             total += width_of(layers, first.in_channels, hint.size)
             self.cnns[name] = layers
         seen = width - total
