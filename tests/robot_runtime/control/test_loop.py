@@ -178,6 +178,50 @@ def test_the_first_observation_after_a_reset_is_that_of_a_new_loop() -> None:
     assert policy.network().resets >= 2
 
 
+def test_a_policy_with_a_memory_begins_anew_whenever_it_takes_over() -> None:
+    """Whoever stood in between must not be remembered as walking."""
+
+    class Counting(Policy):
+        """Acts by how often it was called since it last forgot."""
+
+        calls = 0
+
+        def network(self) -> Any:
+            self._network.function = self.act
+            self._network.reset = self.forget
+            return self._network
+
+        def act(self, _: Any) -> np.ndarray:
+            self.calls += 1
+            return np.full(12, 0.01 * self.calls)
+
+        def forget(self) -> None:
+            self.calls = 0
+
+    class StandOnce:
+        """Lets the robot stand up again after five ticks of walking."""
+
+        walked = 0
+
+        def poll(self, now: float, elapsed: float) -> Asked:
+            self.walked += bench.loop.mode is Mode.POLICY
+            asked = Event.STAND if self.walked == 5 else None
+            self.walked += asked is not None
+            return Asked(values=np.zeros(3), event=asked)
+
+        def close(self) -> None:
+            pass
+
+    bench = Bench(Counting(), source=StandOnce())
+    bench.loop.run(1.0)
+    modes, actions = bench.rows["mode"], bench.rows["raw_action"][:, 0]
+    walking = np.flatnonzero(modes == Mode.POLICY)
+    (gap,) = np.flatnonzero(np.diff(walking) > 1)
+    for stretch in np.split(walking, [gap + 1]):
+        counts = np.arange(1, len(stretch) + 1)
+        np.testing.assert_allclose(actions[stretch], 0.01 * counts, rtol=1e-6)
+
+
 def test_the_gait_phase_follows_the_clock_and_not_the_ticks() -> None:
     period = 0.5
     policy = Policy(clocked_contract(period))
