@@ -103,7 +103,7 @@ def test_images(name: str, normalized: bool, tmp_path: Path) -> None:
     assert bare.shapes["actor"].images == ("camera", "map")
     assert "cnn(camera)" in bare.describe()
     check_moments(bare, moments_of(optimizer, actor=actor, critic=critic))
-    with pytest.raises(BadInput, match=r"does not say sizes, strides and padding .*'camera'"):
+    with pytest.raises(BadInput, match=r"no file says sizes, strides and padding of .*'camera'"):
         bare.model("actor")
     hints = Hints(cnn={"camera": hint, "map": hint})
     write_rsl_rl_checkpoint(tmp_path / "again.pt", read_rsl_rl_checkpoint(path, hints))

@@ -189,8 +189,9 @@ class RslRlModel(nn.Module):
         missing = [name for name in shape.images if name not in hints.cnn]
         if missing:
             raise BadInput(
-                f"the file does not say sizes, strides and padding of the convolutions of {missing}"
-                ": name them, Hints(cnn={group: CnnHint(size=(height, width), ...)})"
+                "the network sees images, and no file says sizes, strides and padding of "
+                f"{missing}: in code Hints(cnn={{group: CnnHint(size=(height, width), ...)}}) names "
+                "them; there is no policy file of it, because no contract describes images"
             )
         self.cnns = nn.ModuleDict()
         total = 0
