@@ -381,6 +381,7 @@ LATER_SETTINGS: dict[str, Any] = {
     "encoder.options": "",
     "network.encoders": (),
     "network.raw_groups": (),
+    "network.critic_normalize_obs": None,
     "network.actor_groups": (),
     "network.critic_groups": (),
     "network.shared": False,

@@ -120,6 +120,9 @@ class NetworkConfig:
     normalize_obs: bool = True
     """Whether observations are normalized by their running mean and deviation."""
 
+    critic_normalize_obs: bool | None = None
+    """Whether the critic's observations are normalized; None: where the actor's are."""
+
     obs_clip: float = 10.0
     """Bound of the normalized observations, in standard deviations; 0 switches it off."""
 

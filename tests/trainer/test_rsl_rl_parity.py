@@ -45,6 +45,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "fixed-std": config_5(gaussian(learn_std=False)),
     "state-std": config_5(spread()),
     "state-log-std": config_5(spread(std_type="log")),
+    "normalized-actor": config_5(critic={"obs_normalization": False}),
+    "normalized-critic": config_5({"obs_normalization": False}),
     "no-clip-of-values": config_5(use_clipped_value_loss=False, schedule="fixed"),
     "minibatch-advantages": config_5(normalize_advantage_per_mini_batch=True, gamma=0.95),
     **{name: config_5(memory, memory) for name, memory in MEMORIES.items()},

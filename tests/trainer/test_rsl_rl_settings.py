@@ -183,6 +183,14 @@ def test_symmetry_is_what_the_configuration_says() -> None:
         read_settings(release_5(symmetry_cfg={"use_mirror_loss": True}))
 
 
+def test_networks_are_normalized_each_by_its_own_setting() -> None:
+    for actor, critic in ((True, False), (False, True)):
+        config = release_5({"obs_normalization": actor})
+        config["critic"]["obs_normalization"] = critic
+        network = built(read_settings(config)).network
+        assert (network.normalize_obs, network.critic_normalize_obs) == (actor, critic)
+
+
 def test_a_deviation_that_is_not_learned() -> None:
     fixed = {"class_name": "GaussianDistribution", "learn_std": False, "init_std": 0.3}
     models = read_settings(release_5({"distribution_cfg": fixed})).models
@@ -225,7 +233,6 @@ def test_an_object_with_to_dict_is_a_configuration() -> None:
     (release_5({"distribution_cfg": None}), ["cannot explore"]),
     (release_5({"activation": "mish"}), ["'mish' (there is no such activation)"]),
     (release_5({"activation": "tanh"}), ["actor and critic share one activation"]),
-    (release_5({"obs_normalization": True}), ["either both normalized or neither"]),
     (release_5({"class_name": "my_package.nets:Net"}), ["only classes of rsl_rl are known"]),
     (release_5(class_name="Distillation"), ["algorithm.class_name = 'Distillation'"]),
     (release_5(rnd_cfg={"weight": 1.0, "predictor_hidden_dims": [8], "target_hidden_dims": [8],

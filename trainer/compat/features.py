@@ -11,7 +11,6 @@ MISSING: dict[str, str] = {
     "shared_cnns": "actor and critic have convolutions of their own",
     "two_cnns": "actor and critic convolve a group of images alike",
     "two_memories": "the critic has the recurrent layers of the actor, or none",
-    "two_normalizations": "actor and critic are either both normalized or neither is",
     "activation": "there is no such activation",
     "custom_class": "only classes of rsl_rl are known",
     "cuda_graphs": "compilation with CUDA graphs, as rsl_rl refuses it as well",

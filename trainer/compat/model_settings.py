@@ -49,7 +49,8 @@ class ModelSettings:
         actor_hidden: Widths of the actor's hidden layers; -1 stands for the observation's length.
         critic_hidden: The same of the critic.
         activation: Between the layers.
-        normalize_obs: Whether observations are normalized.
+        normalize_obs: Whether observations of the actor are normalized.
+        normalize_critic: The same of the critic.
         std_kind: What is learned, the deviation or its logarithm.
         init_std: Deviation at the start.
         std_range: Bounds of the deviation.
@@ -66,6 +67,7 @@ class ModelSettings:
     critic_hidden: tuple[int, ...]
     activation: Literal["elu", "relu", "silu", "tanh"]
     normalize_obs: bool
+    normalize_critic: bool
     std_kind: Literal["log", "scalar"]
     init_std: float
     std_range: tuple[float, float]
@@ -123,6 +125,7 @@ class ModelSettings:
             max_std=high,
             std_kind=self.std_kind,
             normalize_obs=self.normalize_obs,
+            critic_normalize_obs=self.normalize_critic,
             # rsl_rl does not bound normalized observations, and files for it cannot say a bound.
             obs_clip=0.0,
             norm_eps=0.01,
@@ -291,9 +294,6 @@ def _join(
             reports.lack("activation", "activation", name)
     if len(set(names)) > 1:
         reports.lack("two_activations", "actor.activation, critic.activation", names)
-    if actor.normalize != critic.normalize:
-        values = [actor.normalize, critic.normalize]
-        reports.lack("two_normalizations", "actor and critic obs_normalization", values)
     if any(critic.cnns.get(name, cnn) != cnn for name, cnn in actor.cnns.items()):
         reports.lack("two_cnns", "actor and critic cnn_cfg", "...")
     memories = [model.memory for model in models]
@@ -304,6 +304,7 @@ def _join(
         critic_hidden=critic.hidden,
         activation=ACTIVATIONS.get(names[0], "elu"),
         normalize_obs=actor.normalize,
+        normalize_critic=critic.normalize,
         std_kind="log" if distribution.kind == "log" else "scalar",
         init_std=float(distribution.init_std),
         std_range=_pair(distribution.std_range),

@@ -190,7 +190,7 @@ class RslRlModel(nn.Module):
         if missing:
             raise BadInput(
                 "the network sees images, and no file says sizes, strides and padding of "
-                f"{missing}: in code Hints(cnn={{group: CnnHint(size=(height, width), ...)}}) names "
+                f"{missing}: in code Hints(cnn={{group: CnnHint(size=(height, width))}}) names "
                 "them; there is no policy file of it, because no contract describes images"
             )
         self.cnns = nn.ModuleDict()

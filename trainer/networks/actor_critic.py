@@ -148,6 +148,9 @@ class Critic(nn.Module):
         # In a tuple, so that torch does not take the actor's weights for the critic's.
         self._shared = (trunk,)
         if trunk is None:
+            own = config.critic_normalize_obs
+            if own is not None:
+                config = replace(config, normalize_obs=own)
             self.normalizer = make_normalizer(dims, config)
             self.encoder = make_encoder(dims, config, generator)
             remembers = config if config.critic_memory else replace(config, kind="mlp")
