@@ -27,6 +27,7 @@ examples:
   surefoot export runs/quadruped-flat/checkpoints/iteration_0000300.pt -o policy.onnx
   surefoot export runs/quadruped-flat -o policy.onnx --torchscript policy.pt
   surefoot export runs/quadruped-flat -o policy.onnx --target ort-1.10
+  surefoot export runs/quadruped-flat -o policy.onnx --format leapp
 """
 
 
@@ -60,7 +61,10 @@ def main(argv: list[str]) -> int:
         "--torchscript", type=Path, metavar="FILE", help="write the policy as TorchScript too (.pt)"
     )
     parser.add_argument(
-        "--target", choices=list(TARGETS), default=DEFAULT_TARGET, help="default: %(default)s"
+        "--target",
+        choices=list(TARGETS),
+        default=DEFAULT_TARGET,
+        help="the oldest onnxruntime that shall load the file (default: %(default)s)",
     )
     parser.add_argument(
         "--format",
@@ -104,6 +108,7 @@ def _plain(exported: Exported) -> dict[str, Any]:
         "sha256": exported.policy.sha256,
         "contract_sha256": exported.policy.contract.sha256(),
         "torchscript": None if exported.torchscript is None else str(exported.torchscript),
+        "beside": [str(path) for path in exported.beside],
         "checkpoint": str(exported.checkpoint),
         "provenance": exported.policy.provenance,
         "gate": exported.gate.to_plain(),
@@ -126,6 +131,7 @@ def describe(exported: Exported) -> str:
     ]
     if exported.torchscript is not None:
         lines.append(f"{exported.torchscript}: the same policy as TorchScript")
+    lines += [f"{path}: written beside it, for another runtime" for path in exported.beside]
     lines.append(f"sha256 {policy.sha256}")
     return "\n".join(lines)
 

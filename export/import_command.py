@@ -75,7 +75,12 @@ def _parser() -> Parser:
     )
     parser.add_argument("format", metavar="FORMAT", help="what the files are, see below")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="files or folders")
-    parser.add_argument("--model", required=True, help="MuJoCo scene of the robot (.xml)")
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="SCENE.XML",
+        help="MuJoCo scene of the robot, or the name of an installed robot model",
+    )
     parser.add_argument("-o", "--output", required=True, type=Path, help="the policy file (.onnx)")
     parser.add_argument(
         "--user",

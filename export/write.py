@@ -74,12 +74,14 @@ class Exported:
     Attributes:
         policy: The policy file, opened again and replayed.
         torchscript: The TorchScript file, None where none was asked for.
+        beside: Files for other runtimes, in the policy file's folder.
         checkpoint: The checkpoint it was made of.
         gate: What the gate measured.
     """
 
     policy: PolicyFile
     torchscript: Path | None
+    beside: tuple[Path, ...]
     checkpoint: Path
     gate: GateReport
 
@@ -122,7 +124,10 @@ def export_checkpoint(
         allow_privileged=allow_privileged,
         progress=progress,
     )
-    return Exported(policy=policy, torchscript=torchscript, checkpoint=found, gate=gate)
+    beside = [output.with_name(FORMATS[name](policy.contract, output.name)[0]) for name in formats]
+    return Exported(
+        policy=policy, torchscript=torchscript, beside=tuple(beside), checkpoint=found, gate=gate
+    )
 
 
 def export_source(

@@ -127,7 +127,10 @@ def _parse(argv: list[str]) -> Namespace:
     )
     parser.add_argument("policy", type=Path, help="the policy file")
     parser.add_argument(
-        "--model", type=Path, metavar="SCENE.XML", help="a MuJoCo scene instead of the robot model"
+        "--model",
+        type=Path,
+        metavar="SCENE.XML",
+        help="a MuJoCo scene, or the name of an installed robot model, instead of the contract's",
     )
     parser.add_argument("--scenarios", type=int, metavar="N", help="nominal runs (default 5)")
     parser.add_argument(

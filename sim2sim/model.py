@@ -20,7 +20,7 @@ from robot_runtime.errors import BadInput
 from robot_runtime.policy.actuator import stability_audit
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.spec import MIN_PERIOD
-from robot_runtime.robots import load_model, read_model
+from robot_runtime.robots import load_model, model_names, read_model
 from sim2sim.doctor import JOINT_TRANSMISSIONS, Finding, examine, free_joint, joint_ids
 
 _LOG = logging.getLogger(__name__)
@@ -92,12 +92,14 @@ class SimModel:
 def find_model(contract: PolicyContract, scene: Path | None) -> ModelFile:
     """The model to simulate: the one asked for, else the robot model that the contract names.
 
+    `scene` is a MuJoCo scene or, where there is no such file, the name of a robot model.
+
     Raises:
         BadInput: There is no such file, or no such robot model.
     """
-    if scene is None:
+    if scene is None or (not scene.exists() and str(scene) in model_names()):
         try:
-            robot = load_model(contract.robot.name)
+            robot = load_model(contract.robot.name if scene is None else str(scene))
         except BadInput as error:
             raise BadInput(f"{error}; give a MuJoCo scene with --model") from None
         profile = robot.profile
@@ -108,7 +110,8 @@ def find_model(contract: PolicyContract, scene: Path | None) -> ModelFile:
             feet=profile.foot_geoms,
         )
     if not scene.is_file():
-        raise BadInput(f"model '{scene}': no such file")
+        known = ", ".join(model_names())
+        raise BadInput(f"model '{scene}': no such file, nor an installed robot model ({known})")
     if scene.name == "robot.xml" and (scene.parent / "profile.json").is_file():
         robot = read_model(scene.parent)
         keyframe, feet = robot.profile.keyframe, robot.profile.foot_geoms

@@ -6,6 +6,7 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import cast
 
 import mujoco
 import onnxruntime
@@ -241,10 +242,18 @@ def _findings(report: Report) -> str:
 def _contract(policy: PolicyFile) -> str:
     rows = [[_text(name), _text(value)] for name, value in contract_summary(policy.contract)]
     rows += [
-        [_text(str(name)), f"<code>{_text(str(value))}</code>"]
+        [_text(str(name)), f"<code>{_text(_plainly(value))}</code>"]
         for name, value in policy.provenance.items()
     ]
     return _table(("", ""), rows)
+
+
+def _plainly(value: object) -> str:
+    """Versions as words, everything else as it is."""
+    if isinstance(value, dict):
+        items = cast("dict[str, object]", value).items()
+        return ", ".join(f"{name} {inner}" for name, inner in items)
+    return str(value)
 
 
 def contract_summary(contract: PolicyContract) -> list[tuple[str, str]]:

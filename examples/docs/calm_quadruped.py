@@ -1,4 +1,7 @@
-"""A task of your own: the quadruped with another reward, trained from Python."""
+"""A task of your own: the quadruped with another reward, trained from Python.
+
+python examples/docs/calm_quadruped.py RUN_FOLDER ENVIRONMENTS ITERATIONS
+"""
 
 import dataclasses
 import sys

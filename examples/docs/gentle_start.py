@@ -1,4 +1,7 @@
-"""A curriculum and a reward term of your own: commands that grow as they are followed."""
+"""A curriculum and a reward term of your own: commands that grow as they are followed.
+
+python examples/docs/gentle_start.py RUN_FOLDER ENVIRONMENTS ITERATIONS
+"""
 
 import dataclasses
 import sys

@@ -1,4 +1,7 @@
-"""Make a policy file of an ONNX model from elsewhere and a contract that you wrote for it."""
+"""Make a policy file of an ONNX model from elsewhere and a contract that you wrote for it.
+
+python examples/docs/import_policy.py MODEL.onnx CONTRACT.json OUTPUT.onnx
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Open a policy file with all its checks, and compute one policy step by hand."""
+"""Open a policy file with all its checks, and compute one policy step by hand.
+
+python examples/docs/open_policy.py POLICY.onnx
+"""
 
 import sys
 

@@ -1,4 +1,7 @@
-"""Look into a flight log with NumPy alone, then replay it through its policy, bit for bit."""
+"""Look into a flight log with NumPy alone, then replay it through its policy, bit for bit.
+
+python examples/docs/read_log.py FLIGHT.npz POLICY.onnx
+"""
 
 import sys
 from pathlib import Path

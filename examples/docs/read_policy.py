@@ -1,4 +1,7 @@
-"""Read a policy file with onnxruntime and NumPy alone, and run its recorded observations."""
+"""Read a policy file with onnxruntime and NumPy alone, and run its recorded observations.
+
+python examples/docs/read_policy.py POLICY.onnx
+"""
 
 import base64
 import io

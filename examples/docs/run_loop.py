@@ -1,4 +1,7 @@
-"""Run a policy on the mock robot from Python: a schedule, a flight log, limits of your own."""
+"""Run a policy on the mock robot from Python: a schedule, a flight log, limits of your own.
+
+python examples/docs/run_loop.py POLICY.onnx FLIGHT.npz
+"""
 
 import sys
 

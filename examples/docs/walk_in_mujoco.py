@@ -1,4 +1,7 @@
-"""Run one command in MuJoCo with the loop that ships, and look at the figures."""
+"""Run one command in MuJoCo with the loop that ships, and look at the figures.
+
+python examples/docs/walk_in_mujoco.py POLICY.onnx
+"""
 
 import sys
 

@@ -91,7 +91,9 @@ def _check(contract: PolicyContract) -> None:
 def _refuse(refusals: dict[str, bool]) -> None:
     for what, found in refusals.items():
         if found:
-            raise Refused(f"deploy.yaml cannot say {what}, which this policy has")
+            raise Refused(
+                f"deploy.yaml cannot say {what}, which this policy has; leave --format out"
+            )
 
 
 def _ranges(contract: PolicyContract) -> dict[str, Any]:

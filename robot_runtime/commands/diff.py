@@ -70,7 +70,8 @@ def describe(a: PolicyFile, b: PolicyFile, diff: PolicyDiff) -> str:
     text = [head]
     for name, lines in sections.items():
         if lines:
-            text += ["", f"{name}, {len(lines)} of them", *lines]
+            count = "1 difference" if len(lines) == 1 else f"{len(lines)} differences"
+            text += ["", f"{name}, {count}", *lines]
     if equal:
         text += ["", f"equal: {equal}"]
     return "\n".join(line.rstrip() for line in text)

@@ -127,7 +127,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _facts(pairs: Iterable[tuple[str, object]]) -> str:
-    shown = [(name, _show(value)) for name, value in pairs]
+    shown = [(name, "none" if value in (None, (), []) else _show(value)) for name, value in pairs]
     width = max((len(name) for name, _ in shown), default=0)
     return "\n".join(f"  {name:<{width}}  {value}".rstrip() for name, value in shown)
 
@@ -270,7 +270,10 @@ def _law(contract: PolicyContract) -> list[tuple[str, object]]:
         ),
     ]
     if contract.phase is not None:
-        facts += [(f"gait clock {k}", v) for k, v in dataclasses.asdict(contract.phase).items()]
+        clock = dataclasses.asdict(contract.phase)
+        if clock["stand_channels"] is None:
+            clock["stand_channels"] = "all"
+        facts += [(f"gait clock {k.replace('_', ' ')}", v) for k, v in clock.items()]
     for state in contract.network.states:
         facts.append(("recurrent state", f"{state.input} -> {state.output} {list(state.shape)}"))
     return facts

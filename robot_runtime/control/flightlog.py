@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import struct
+import zipfile
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -156,7 +157,10 @@ def _read_finished(path: Path) -> FlightLog:
     except BadInput:
         raise
     except Exception as error:
-        # NumPy and zipfile raise a dozen kinds for what a stranger may write.
+        # NumPy and zipfile raise a dozen kinds for what a stranger may write; of what is no archive
+        # at all NumPy only says how to unpickle it.
+        if not zipfile.is_zipfile(path):
+            raise BadInput(f"'{path}': not a flight log, which is an .npz archive") from None
         text = " ".join(str(error).split())[:200] or type(error).__name__
         raise BadInput(f"'{path}': not a flight log ({text})") from None
     if "header" not in arrays or arrays["header"].dtype != np.uint8:

@@ -44,6 +44,8 @@ def test_other_runtimes_get_their_own_files(
     asked = ["--format", "deploy-yaml", "--format", "leapp"]
     assert main(["export", str(made.path), "-o", str(output), *asked]) == 0
     assert sorted(os.listdir(tmp_path)) == ["deploy.yaml", "leapp.yaml", "policy.onnx"]
+    said = capsys.readouterr().out
+    assert all(f"{tmp_path / name}: written" in said for name in ("deploy.yaml", "leapp.yaml"))
     deploy = yaml.safe_load((tmp_path / "deploy.yaml").read_text())
     assert deploy["stiffness"] == [joint.kp for joint in made.contract.joints]
     leapp = yaml.safe_load((tmp_path / "leapp.yaml").read_text())

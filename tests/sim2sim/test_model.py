@@ -172,18 +172,19 @@ def test_another_model_than_the_one_trained_on_is_said() -> None:
 
 def test_model_of_a_robot_folder_is_the_robot() -> None:
     contract = quadruped_contract()
-    named, given = (
+    named, given, asked = (
         find_model(contract, None),
         find_model(contract, load_model("quadruped").xml_path),
+        find_model(contract, Path("quadruped")),
     )
-    assert named == given
+    assert named == given == asked
     assert named.keyframe == "home"
 
 
 def test_models_that_cannot_be_found_or_read(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"'tiny'.*quadruped.*--model"):
         find_model(tiny_contract(), None)
-    with pytest.raises(BadInput, match=r"no\.xml.*no such file"):
+    with pytest.raises(BadInput, match=r"no\.xml.*no such file.*biped, quadruped"):
         find_model(tiny_contract(), tmp_path / "no.xml")
     for text in ("", "<mujoco", "<mujoco><worldbody><nonsense/></worldbody></mujoco>"):
         with pytest.raises(BadInput, match=r"cannot (read|compile) model"):

@@ -33,11 +33,16 @@ PROG = "surefoot train"
 
 DESCRIPTION = """Train a policy with PPO and keep checkpoints and metrics in a run folder.
 
-The defaults below are the task's recipe. Ctrl-C writes a checkpoint and ends.
+The defaults below are the task's recipe, without a task the general ones.
+Ctrl-C writes a checkpoint and ends.
 
-example:
+tasks: {tasks}; gym:ID is any environment of gymnasium.
+`surefoot train TASK --help` shows the recipe of a task.
+
+examples:
   surefoot train {task} --iterations 300 --seed 1 --out runs/first
   surefoot train {task} --iterations 600 --resume runs/first
+  surefoot train gym:CartPole-v1 --iterations 50
   tensorboard --logdir runs/first
 
 a student that learns from a teacher, which saw more than a robot measures:
@@ -50,13 +55,14 @@ several processes, each with num_envs environments (and on cuda with a GPU of it
 
 
 _MOST_ENCODERS = 8
+_EXAMPLE = "quadruped-flat"  # The task of the examples where none is named.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
     """What `surefoot train` takes."""
 
-    task: tyro.conf.Positional[str]
+    task: Annotated[tyro.conf.Positional[str], tyro.conf.arg(help_behavior_hint="(required)")]
     """Name of the task; it comes first."""
 
     config: Annotated[TrainConfig, tyro.conf.arg(name="")]
@@ -139,15 +145,19 @@ def _sim_threads(asked: int, peers: Peers) -> int:
 
 def _task_name(argv: list[str]) -> str:
     """Return the task, which comes first because the defaults of all else depend on it."""
-    tasks = sorted(entry.name for entry in entry_points(group=TASKS))
+    tasks = _known_tasks()
     if argv and not argv[0].startswith("-"):
         return argv[0]
     if "-h" in argv or "--help" in argv:
         # Raises SystemExit: the help of the settings, with their general defaults; there is an
         # encoder, so that its settings are seen.
         config = TrainConfig(network=NetworkConfig(encoders=(EncoderConfig(),)))
-        _parse(["--help"], Options(task=tasks[0] if tasks else "TASK", config=config))
+        _parse(["--help"], Options(task=_EXAMPLE, config=config))
     raise BadInput(f"name the task first: {PROG} TASK ...; there are: {', '.join(tasks)}")
+
+
+def _known_tasks() -> list[str]:
+    return sorted(entry.name for entry in entry_points(group=TASKS))
 
 
 def _resumed_from(argv: list[str]) -> Path | None:
@@ -180,7 +190,7 @@ def _parse(argv: list[str], default: Options) -> Options:
             return tyro.cli(
                 Options,
                 prog=PROG,
-                description=DESCRIPTION.format(task=default.task),
+                description=DESCRIPTION.format(task=default.task, tasks=", ".join(_known_tasks())),
                 args=argv,
                 default=default,
                 config=(tyro.conf.PositionalMetavarFromFieldName,),
@@ -212,7 +222,9 @@ def _run_folder(options: Options, resumed: Path | None) -> Path:
         home = resumed.parent.parent
     folder = options.out or home
     if folder is None:
-        folder = Path("runs") / f"{options.task}-{time.strftime('%Y%m%d-%H%M%S')}"
+        # A task of gymnasium has characters in its name that shells and scp take for their own.
+        name = re.sub(r"[^\w.-]+", "-", options.task)
+        folder = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         occupied = any(folder.iterdir())
