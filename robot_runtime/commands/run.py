@@ -80,7 +80,7 @@ def main(argv: list[str]) -> int:
             )
             recorder = FlightRecorder(args.log, header)
             stack.callback(recorder.close)
-        if _wants_realtime(args):
+        if _on_robot(args.realtime, args.robot):
             for line in stack.enter_context(realtime(args.priority, args.cpu)):
                 print(f"surefoot run: {line}", file=sys.stderr)
         else:
@@ -142,8 +142,10 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     parser.add_argument(
         "--rate-check",
-        action="store_true",
-        help=f"fail if fewer than {100 * _LOWEST_RATE:g} %% of the ticks ran",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help=f"fail if fewer than {100 * _LOWEST_RATE:g} %% of the ticks ran; "
+        "default: on a real robot",
     )
     parser.add_argument(
         "--realtime",
@@ -190,8 +192,9 @@ def _commands(policy: PolicyFile, args: argparse.Namespace) -> tuple[CommandSour
     return source, None if type(source) in _HELP else _CONSTANT_DURATION
 
 
-def _wants_realtime(args: argparse.Namespace) -> bool:
-    return args.robot not in _SIMULATED if args.realtime is None else args.realtime
+def _on_robot(asked: bool | None, robot: str) -> bool:
+    """What was asked for; where nothing was, whether this is a real robot."""
+    return robot not in _SIMULATED if asked is None else asked
 
 
 def _announce(policy: PolicyFile, robot: str, duration: float | None, keys: str | None) -> None:
@@ -206,8 +209,9 @@ def _announce(policy: PolicyFile, robot: str, duration: float | None, keys: str 
 def _report(args: argparse.Namespace, policy: PolicyFile, summary: RunSummary) -> int:
     timing = summary.timing
     share = timing.ticks / max(1, timing.ticks + timing.skipped)
-    slow = args.rate_check and share < _LOWEST_RATE
-    good = summary.good and not slow and not summary.records_dropped
+    slow = share < _LOWEST_RATE
+    good = summary.good and not summary.records_dropped
+    good = good and not (slow and _on_robot(args.rate_check, args.robot))
     if args.json:
         print(json.dumps(_plain(args, policy, summary, good), allow_nan=False))
     else:

@@ -87,6 +87,22 @@ def test_a_run_for_people(policy: str, capsys: Captured) -> None:
     assert code == (1 if "too slow" in out else 0)
 
 
+def test_late_ticks_are_always_said_and_fail_on_a_real_robot(
+    policy: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("robot_runtime.commands.run._LOWEST_RATE", 1.5)
+    run = ["run", policy, "--robot", "mock", "--no-realtime", "--duration", "0.1"]
+    for simulated, flags, expected in (
+        (("mock",), [], 0),
+        (("mock",), ["--rate-check"], 1),
+        ((), [], 1),
+        ((), ["--no-rate-check"], 0),
+    ):
+        monkeypatch.setattr("robot_runtime.commands.run._SIMULATED", simulated)
+        assert main([*run, *flags]) == expected
+        assert "too slow: " in capsys.readouterr().out
+
+
 def test_a_fault_is_said_and_fails(policy: str, capsys: Captured) -> None:
     code = main(["run", policy, "--robot", "mock", "--option", "fail=tilt", "--option", "at=0.1"])
     assert code == 1
