@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from types import TracebackType
 from typing import Protocol
 
@@ -20,6 +22,7 @@ from rich.table import Column
 
 SHOWN = (
     ("rollout/reward", "reward", ".4f"),
+    ("episode/return", "return", ".5g"),
     ("episode/length", "length", ".0f"),
     ("policy/kl", "KL", ".4f"),
     ("loss/distillation", "loss", ".4f"),
@@ -33,7 +36,7 @@ EVALUATED = (
     ("eval/average", "average", ".5g"),
     ("perf/steps_per_second", "steps/s", ",.0f"),
 )
-"""The same once there was an evaluation: a line has room for four."""
+"""The same once there was an evaluation."""
 
 
 class Report(AbstractContextManager["Report"], Protocol):
@@ -66,10 +69,12 @@ class Silent:
 class Lines(Silent):
     """Writes a line now and then, for logs and pipes."""
 
-    def __init__(self, total: int, *, every: int) -> None:
-        """Take the number of iterations and how many lie between two lines."""
+    def __init__(self, total: int, *, start: int, every: int) -> None:
+        """Take the number of iterations, how many are done, and how many lie between two lines."""
         self._total = total
+        self._start = start
         self._every = every
+        self._begin = time.monotonic()
         self._last: dict[str, float] = {}
 
     def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
@@ -77,6 +82,9 @@ class Lines(Silent):
         self._last |= metrics
         if done % self._every == 0 or done == self._total:
             line = f"iteration {done}/{self._total}  {summary(self._last)}"
+            if done < self._total:
+                each = (time.monotonic() - self._begin) / (done - self._start)
+                line += f"  {timedelta(seconds=round(each * (self._total - done)))} left"
             print(line, file=sys.stderr, flush=True)  # noqa: T201 - this is the console
 
 
@@ -126,4 +134,4 @@ def console_report(total: int, start: int) -> Report:
     """Return a bar on a terminal and lines elsewhere, on standard error."""
     if sys.stderr.isatty():
         return Bar(total, start=start)
-    return Lines(total, every=max(1, total // 20))
+    return Lines(total, start=start, every=max(1, total // 20))

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -99,3 +104,21 @@ def test_the_demo_calls_verbs_with_options_they_know(
         help_page = capsys.readouterr().out
         for option in (word for word in command if word.startswith("-")):
             assert re.search(rf"{option}\b", help_page), f"{command[0]} has no {option}"
+
+
+def test_an_interrupted_demo_keeps_what_was_trained(tmp_path: Path) -> None:
+    """A terminal tells the whole group; training hears of it once and ends in its own way."""
+    out = tmp_path / "demo"
+    call = [sys.executable, "-m", "robot_runtime.cli", "demo", "--out", str(out)]
+    with subprocess.Popen(
+        call, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        metrics = out / "train" / "metrics.jsonl"
+        while not (metrics.exists() and metrics.read_text()):
+            assert demo.poll() is None
+            time.sleep(0.1)
+        os.killpg(demo.pid, signal.SIGINT)
+        _, said = demo.communicate(timeout=300)
+    assert demo.returncode == 130
+    assert said.splitlines()[-1] == "surefoot demo: interrupted"
+    assert list((out / "train" / "checkpoints").glob("iteration_*.pt"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -124,7 +125,18 @@ def _call(command: list[str]) -> int:
     beside = Path(sys.executable).with_name("surefoot")
     program = str(beside) if beside.exists() else shutil.which("surefoot")
     start = [program] if program else [sys.executable, "-m", "robot_runtime.cli"]
-    return subprocess.run([*start, *command], check=False).returncode
+    # A session of its own, so that it hears of Ctrl-C from here, and once.
+    return _wait(subprocess.Popen([*start, *command], start_new_session=True))
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a verb, and pass every interrupt on: the first lets training keep a checkpoint."""
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        _wait(process)
+        raise
 
 
 def _tell(folder: Path, seconds: float) -> None:
