@@ -68,25 +68,28 @@ def build_model(
     log_warnings()
     try:
         spec = mujoco.MjSpec.from_file(str(xml_path))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, mujoco.FatalError) as error:
         raise BadInput(f"cannot read robot model {xml_path}: {error}") from error
     spec.option.timestep = contract.timing.physics_dt
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     spec.option.cone = mujoco.mjtCone.mjCONE_PYRAMIDAL
     spec.option.iterations = options.iterations
     spec.option.ls_iterations = options.ls_iterations
-    for actuator in list(spec.actuators):
-        spec.delete(actuator)
+    _remove_actuators(spec)
     if contract.actuator.form == "native":
         _require_native(contract)
     _require_joints(spec, contract)
     for joint in contract.joints:
         _add_actuator(spec, contract, joint)
+        _free_joint_of_the_files_own(spec, contract, joint)
     if options.colliding_geoms is not None:
         _restrict_contacts(spec, options.colliding_geoms)
     if field is not None:
         _lay_ground(spec, field, xml_path)
-    model: mujoco.MjModel = spec.compile()
+    try:
+        model: mujoco.MjModel = spec.compile()
+    except (ValueError, mujoco.FatalError) as error:
+        raise BadInput(f"cannot compile robot model {xml_path}: {error}") from error
     stability_audit(contract, effective_inertia(model, contract))
     return model
 
@@ -240,22 +243,55 @@ def _require_native(contract: PolicyContract) -> None:
             )
 
 
+def _remove_actuators(spec: mujoco.MjSpec) -> None:
+    """Take out the file's own actuators and what measures them; their rotors stay."""
+    on_joints = (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT)
+    for actuator in list(spec.actuators):
+        joint = spec.joint(actuator.target) if actuator.trntype in on_joints else None
+        if joint is not None:
+            # MuJoCo adds gear^2 armature of an actuator to its joint.
+            joint.armature += float(actuator.gear[0]) ** 2 * float(actuator.armature)
+        spec.delete(actuator)
+    for sensor in list(spec.sensors):
+        if sensor.objtype == mujoco.mjtObj.mjOBJ_ACTUATOR:
+            spec.delete(sensor)
+
+
 def _add_actuator(spec: mujoco.MjSpec, contract: PolicyContract, joint: Joint) -> None:
-    actuator = spec.add_actuator(
-        name=joint.name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT
-    )
+    """A plain actuator, every field set: the file's defaults must not leak into it."""
+    actuator = spec.add_actuator(name=joint.name)
+    actuator.trntype, actuator.target = mujoco.mjtTrn.mjTRN_JOINT, joint.name
+    actuator.gear = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    actuator.dyntype = mujoco.mjtDyn.mjDYN_NONE
+    actuator.gaintype = mujoco.mjtGain.mjGAIN_FIXED
+    actuator.gainprm = [1.0] + [0.0] * (len(actuator.gainprm) - 1)
+    actuator.biastype = mujoco.mjtBias.mjBIAS_NONE
+    actuator.biasprm = [0.0] * len(actuator.biasprm)
+    actuator.ctrllimited = mujoco.mjtLimited.mjLIMITED_FALSE
+    actuator.forcelimited = mujoco.mjtLimited.mjLIMITED_FALSE
+    actuator.actlimited = mujoco.mjtLimited.mjLIMITED_FALSE
+    actuator.armature = 0.0
+    actuator.damping = [0.0] * len(actuator.damping)
+    actuator.delay, actuator.nsample = 0.0, 0
     if contract.actuator.form == "explicit_pd":
         return
     if joint.effort_limit is not None:
-        actuator.forcelimited = True
+        actuator.forcelimited = mujoco.mjtLimited.mjLIMITED_TRUE
         actuator.forcerange = [-joint.effort_limit, joint.effort_limit]
     inside = contract.actuator.damping == "actuator"
     actuator.gainprm[0] = joint.kp
     actuator.biastype = mujoco.mjtBias.mjBIAS_AFFINE
     actuator.biasprm[:3] = [0.0, -joint.kp, -joint.kd if inside else 0.0]
-    if not inside:
-        damping = spec.joint(joint.name).damping
-        damping[0] += joint.kd
+
+
+def _free_joint_of_the_files_own(
+    spec: mujoco.MjSpec, contract: PolicyContract, joint: Joint
+) -> None:
+    """Let the contract's effort limits hold alone, and its damping where it is the joint's."""
+    own = spec.joint(joint.name)
+    own.actfrclimited = mujoco.mjtLimited.mjLIMITED_FALSE
+    if contract.actuator.damping == "joint":
+        own.damping = [joint.kd] + [0.0] * (len(own.damping) - 1)
 
 
 def _lay_ground(spec: mujoco.MjSpec, field: HeightField, xml_path: Path) -> None:

@@ -329,8 +329,7 @@ class BatchedPhysics:
         if self._damping_inside:
             self._bias[rows, :, 2] = -kd
         else:
-            passive = self._model.dof_damping[self._addresses.dof] - self._kd
-            self._damping[rows[:, None], self._addresses.dof] = passive + kd
+            self._damping[rows[:, None], self._addresses.dof] = kd
 
     def _mark(self, name: str, rows: NDArray[np.bool_]) -> None:
         known = self._faults.get(name)

@@ -52,6 +52,9 @@ def _reference(
     data = mujoco.MjData(model)
     if model.nkey:
         mujoco.mj_resetDataKeyframe(model, data, 0)
+    if contract.actuator.damping == "joint":
+        # The contract's damping takes the place of the file's.
+        model.dof_damping[:] = 0.0
     law = Actuator(contract, lambda x: np.asarray(x, dtype=np.float64))
     zeros = np.zeros_like(target)
     targets = JointTargets(position=target, velocity=zeros, effort=zeros)
@@ -209,6 +212,9 @@ def test_missing_names_are_refused(tiny_path: Path) -> None:
         build_model(tiny_path, contract, SolverOptions(colliding_geoms=("sole",)))
     with pytest.raises(BadInput, match="nowhere"):
         build_model(tiny_path.with_name("nowhere.xml"), contract, SolverOptions())
+    tiny_path.write_text(tiny_xml(extra='<sensor><jointpos joint="wing"/></sensor>'))
+    with pytest.raises(BadInput, match=r"tiny\.xml.*wing"):
+        build_model(tiny_path, contract, SolverOptions())
 
 
 def test_native_actuators_refuse_what_they_cannot_do(tiny_path: Path) -> None:
@@ -309,6 +315,10 @@ def test_friction_and_mass_change_the_motion() -> None:
     own, _ = physics.data(2)
     assert own.body_mass.sum() == pytest.approx(model.body_mass.sum() + 5.0)
     assert own.body_subtreemass[1] == pytest.approx(model.body_subtreemass[1] + 5.0)
+    base = model.body(config.contract.robot.base_body).id
+    np.testing.assert_allclose(
+        own.body_inertia[base], model.body_inertia[base] * heavy / usual, rtol=1e-6
+    )
 
 
 def test_faults_are_named_row_by_row() -> None:
