@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import select
 import sys
 import termios
@@ -123,6 +124,10 @@ _KEYS: Mapping[str, tuple[str, float]] = MappingProxyType(
     }
 )
 
+_SEQUENCE = re.compile(r"\x1b(?:\[[0-9;]*[@-~]|O.)")
+"""What arrow and function keys send: an escape and characters that are keys of their own."""
+_BEGUN = re.compile(r"\x1b(?:\[[0-9;]*|O)?\Z")
+
 KEYBOARD_HELP = "w/s forward, a/d sideways, q/e turn, space stop, z damping, x motors off"
 
 
@@ -151,6 +156,7 @@ class Keyboard:
         self._upper = np.array([channel.upper for channel in contract.commands])
         self._values = np.zeros(len(self._names))
         self._gone: float | None = None
+        self._begun = ""
         self._before: list[Any] = termios.tcgetattr(self._descriptor)
         tty.setcbreak(self._descriptor)
 
@@ -188,7 +194,10 @@ class Keyboard:
             keys = b""
         if not keys:
             self._gone = now
-        return keys.decode(errors="replace").lower()
+        text = _SEQUENCE.sub("", self._begun + keys.decode(errors="replace"))
+        begun = _BEGUN.search(text)
+        self._begun = begun.group() if begun else ""
+        return text[: len(text) - len(self._begun)].lower()
 
 
 def command_array(

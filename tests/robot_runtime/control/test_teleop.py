@@ -154,6 +154,21 @@ def test_keys_that_stop(keys: str, event: Event | None, terminal: Terminal) -> N
     keyboard.close()
 
 
+@pytest.mark.parametrize(
+    "sequence", ["\x1b[A", "\x1b[D", "\x1bOD", "\x1b[1;5D", "\x1b[3~", "\x1bOS"]
+)
+def test_arrows_and_function_keys_are_no_letters(sequence: str, terminal: Terminal) -> None:
+    """They send an escape with letters behind it, which would walk the robot sideways."""
+    keyboard = Keyboard(CONTRACT, terminal[1])
+    for cut in range(len(sequence) + 1):
+        assert not press(terminal, keyboard, sequence[:cut]).values.any()
+        assert not press(terminal, keyboard, sequence[cut:]).values.any()
+    # What is pressed before and after counts, also after an escape of its own.
+    np.testing.assert_allclose(press(terminal, keyboard, f"w{sequence}w").values[0], 0.2)
+    assert press(terminal, keyboard, "\x1bx").event is Event.ESTOP
+    keyboard.close()
+
+
 def test_a_terminal_that_goes_away_grows_old() -> None:
     keys, device = pty.openpty()
     keyboard = Keyboard(CONTRACT, device)
