@@ -104,14 +104,20 @@ class NativeDrive:
         self._outside = sim.contract.actuator.damping == "joint"
         self._has_line = bool(np.isfinite(sim.contract.joint_array("stall_effort")).any())
         if self._outside:
-            model.dof_damping[sim.dof] = 0.0
             model.dof_dampingpoly[sim.dof] = 0.0
+        self.reset()
         self._limit(np.zeros(len(sim.dof)))
 
     def reset(self) -> None:
         """Forget earlier commands."""
         self._law.reset()
         self._data.qfrc_applied[self._sim.dof] = 0.0
+        # Limp until the next command: the actuators would hold zero with the gains of the last.
+        ctrl = self._sim.ctrl
+        self._model.actuator_gainprm[ctrl, 0] = 0.0
+        self._model.actuator_biasprm[ctrl, :3] = 0.0
+        if self._outside:
+            self._model.dof_damping[self._sim.dof] = 0.0
 
     def command(self, command: JointCommand) -> None:
         """Take targets and gains."""

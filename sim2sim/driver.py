@@ -90,7 +90,7 @@ class RealTimeRobot(Wrapper):
 
 
 class Gantry:
-    """Holds the base where it was placed until the joints have been stiff for a while.
+    """Holds the base where it was placed until the joints were as stiff as they get for a while.
 
     As on a real robot, whose joints are limp before they are asked for anything: a biped would
     lie on the floor before its gains have grown.
@@ -109,7 +109,9 @@ class Gantry:
 
     def feel(self, command: JointCommand) -> None:
         """Notice whether the joints are stiff, and let go for good when they are."""
-        if not bool((command.kp >= 0.999 * self._kp).all() and self._kp.any()):
+        # Some policies command efforts alone, and their joints never have any stiffness.
+        driven = command.kp.any() or command.kd.any() or command.effort.any()
+        if not bool(driven and (command.kp >= 0.999 * self._kp).all()):
             self._stiff_since = np.inf
             return
         self._stiff_since = min(self._stiff_since, self._robot.time)

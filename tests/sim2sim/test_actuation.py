@@ -106,6 +106,18 @@ def test_nothing_pushes_before_the_first_command(tmp_path: Path, form: str, damp
 
 
 @pytest.mark.parametrize(("form", "damping"), FORMS)
+def test_after_a_reset_the_motors_are_limp_again(tmp_path: Path, form: str, damping: str) -> None:
+    contract = tiny_contract(form=form, damping=damping)
+    robot = MujocoRobot(tiny_sim(tmp_path, contract, tiny_xml()))
+    _efforts(robot, np.full(3, 0.5), np.ones(3), _command(contract, np.full(3, -0.5)))
+    robot.data.qpos[robot.sim.qpos], robot.data.qvel[:] = 1.0, 0.0
+    robot.data.qvel[robot.sim.dof] = 2.0
+    robot.reset()
+    robot.advance(1)
+    np.testing.assert_array_equal(robot.drive.efforts(), np.zeros(3))
+
+
+@pytest.mark.parametrize(("form", "damping"), FORMS)
 def test_delay_is_exact(tmp_path: Path, form: str, damping: str) -> None:
     contract = tiny_contract(form=form, damping=damping, delay=0.015)
     robot = MujocoRobot(tiny_sim(tmp_path, contract, tiny_xml(), physics_dt=0.005))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from robot_runtime.control.clock import Tick
 from robot_runtime.control.loop import ControlLoop
 from robot_runtime.control.modes import Mode
 from robot_runtime.control.record import MemoryRecorder
+from robot_runtime.control.safety import limp_command
 from robot_runtime.drivers import load_driver
 from robot_runtime.errors import BadInput, Refused
 from robot_runtime.policy.file import PolicyFile, open_policy
-from sim2sim.driver import RealTimeRobot, make
+from sim2sim.driver import RELEASE_AFTER, Gantry, RealTimeRobot, make
 from sim2sim.model import build_model, find_model
 from sim2sim.mujoco_robot import MujocoRobot
 from sim2sim.placement import hold_command, place
@@ -138,3 +140,27 @@ def test_a_run_stands_up_and_ends_in_damping(policy: PolicyFile, gantry: str) ->
     assert fastest == 0.0 if gantry == "on" else fastest > 0.05
     # In damping it sinks to the floor.
     assert robot.robot.data.qpos[2] < 0.25
+
+
+@pytest.mark.parametrize(
+    ("kp", "kd", "effort"), [(1.0, 1.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 2.0)]
+)
+def test_the_gantry_lets_go_of_every_kind_of_policy(
+    policy: PolicyFile, kp: float, kd: float, effort: float
+) -> None:
+    """Also of one that commands efforts alone, whose joints never have any stiffness."""
+    joints = tuple(
+        dataclasses.replace(j, kp=kp * j.kp, kd=kd * j.kd) for j in policy.contract.joints
+    )
+    contract = dataclasses.replace(policy.contract, joints=joints)
+    robot = MujocoRobot(build_model(contract, find_model(contract, None)))
+    place(robot, None)
+    gantry, height = Gantry(robot), robot.data.qpos[2]
+    driven = dataclasses.replace(hold_command(robot), effort=np.full(12, effort))
+    limp = limp_command(contract)
+    for command, let_go in ((limp, False), (driven, True)):
+        robot.write(command)
+        for _ in range(2 + round(RELEASE_AFTER / 0.02)):
+            gantry.feel(command)
+            robot.advance(contract.decimation)
+        assert (robot.data.qpos[2] != height) == let_go
