@@ -105,16 +105,20 @@ def _compare(config: RobotEnvConfig, table: MirrorTable, *, steps: int) -> None:
 
 
 def _deterministic(config: RobotEnvConfig) -> RobotEnvConfig:
-    """No randomness, and a gait cycle of whole steps, so that half of it can be stepped."""
+    """No randomness, and a gait cycle of whole steps, so that half of it can be stepped.
+
+    The same latency everywhere: of a delay of zero a wrong sign would not show.
+    """
     contract = config.contract
     assert contract.phase is not None
+    latency = contract.timing.pd_dt
     clock = dataclasses.replace(
         contract.phase, period=2 * _HALF_CYCLE_STEPS * contract.timing.control_dt
     )
     return dataclasses.replace(
         config,
         contract=dataclasses.replace(contract, phase=clock),
-        randomization=NOMINAL,
+        randomization=dataclasses.replace(NOMINAL, latency_s=(latency, latency)),
         terrain=None,
     )
 
