@@ -128,8 +128,9 @@ class Guards:
         if state is None:
             return ""
         if fault is Fault.TILT:
-            _, x, y, _ = (float(value) for value in state.base_quat)
-            angle = math.acos(min(1.0, max(-1.0, 1.0 - 2.0 * (x * x + y * y))))
+            w, x, y, z = (float(value) for value in state.base_quat)
+            norm = w * w + x * x + y * y + z * z
+            angle = math.acos(min(1.0, max(-1.0, 1.0 - 2.0 * (x * x + y * y) / norm)))
             return f"base leans {angle:.2f} rad, limit {math.acos(-self._upside):.2f}"
         if fault is Fault.ATTITUDE_INVALID:
             return f"quaternion {np.array2string(np.asarray(state.base_quat), precision=3)}"

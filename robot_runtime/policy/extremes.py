@@ -159,7 +159,7 @@ def _joint_vel(
     no_load = contract.joint_array("no_load_speed")
     fastest = np.where(np.isfinite(no_load), 1.5 * no_load, 10.0)
     reach = np.maximum(fastest, _reach(contract, "joint_vel", 10.0))
-    # Every fourth row stays below the no-load speed, where the torque-speed line is seen.
+    # Every fourth row stays around the no-load speed, where the torque-speed line is seen.
     below = (np.arange(len(loud)) % 4 == 0)[:, None]
     return _draw(rng, loud, np.where(below, fastest, reach), len(contract.joints))
 

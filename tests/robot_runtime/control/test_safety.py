@@ -113,6 +113,10 @@ def test_tilt_on_both_sides_of_its_limit(axis: tuple[float, float, float]) -> No
     fallen = state(base_quat=leaning(LIMITS.tilt + 0.01, axis))
     assert GUARDS.check_state(fallen) == Fault.TILT
     assert "1.01 rad" in GUARDS.describe(Fault.TILT, fallen, None)
+    # The angle is that of the rotation, whatever the length of the quaternion.
+    longer = state(base_quat=1.04 * fallen.base_quat)
+    assert GUARDS.check_state(longer) == Fault.TILT
+    assert "1.01 rad" in GUARDS.describe(Fault.TILT, longer, None)
     assert GUARDS.check_state(state(base_quat=leaning(math.pi, axis))) == Fault.TILT
 
 
