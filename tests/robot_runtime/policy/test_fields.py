@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from robot_runtime.errors import SurefootError
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.file import load_policy
-from robot_runtime.policy.spec import ActionSpec, ActuatorSpec
+from robot_runtime.policy.spec import ActionSpec, ActuatorSpec, Source
 from tests.helpers.contracts import (
     edited,
     leaves,
@@ -265,6 +265,11 @@ def test_every_field_is_in_one_list() -> None:
     fields |= {field_of(path) for path, _ in leaves(quadruped_contract().to_dict())} - {"phase"}
     assert fields == set(ON_PATH) | set(OFF_PATH)
     assert not set(ON_PATH) & set(OFF_PATH)
+
+
+def test_every_source_is_in_the_rich_contract() -> None:
+    terms = [term for block in rich_contract().observation for term in block.terms]
+    assert {term.source for term in terms} == set(get_args(Source))
 
 
 @pytest.mark.parametrize("field", ON_PATH)

@@ -88,6 +88,29 @@ def test_product_of_quaternions_is_one_rotation_after_the_other() -> None:
     np.testing.assert_allclose(rotate(multiply(second, first), vec), expected, atol=1e-12)
 
 
+def test_all_joints_and_channels_in_an_order_of_the_terms_own() -> None:
+    """As many numbers as there are, in other places: by name and not by number."""
+    names = quadruped_contract().joint_names
+    backwards = names[::-1]
+    terms = (
+        make_term("pos", "joint_pos", joints=backwards),
+        make_term("rel", "joint_pos_rel", joints=backwards),
+        make_term("vel", "joint_vel", joints=backwards),
+        make_term("command", "command", channels=("ang_vel_z", "lin_vel_x", "lin_vel_y")),
+    )
+    contract = quadruped_contract(observation=(make_block(*terms),))
+    pos, vel = np.arange(12, dtype=np.float32), np.arange(12, dtype=np.float32) + 20.0
+    given = inputs(joint_pos=pos, joint_vel=vel, command=np.array([1, 2, 3], np.float32))
+    seen = dict(
+        zip(observation_labels(contract), ObservationBuilder(contract).compute(given), strict=True)
+    )
+    for i, (name, joint) in enumerate(zip(names, contract.joints, strict=True)):
+        assert seen[f"pos[{name}]"] == i
+        assert seen[f"rel[{name}]"] == pytest.approx(i - joint.default_pos, abs=1e-6)
+        assert seen[f"vel[{name}]"] == 20 + i
+    assert [seen[f"command[{c}]"] for c in contract.command_names] == [1, 2, 3]
+
+
 def history_contract(**history: Any) -> PolicyContract:
     """Two terms, of two features and one, with a history of three."""
     return quadruped_contract(

@@ -29,18 +29,22 @@ def _row(targets: JointTargets, row: int) -> JointTargets:
     )
 
 
+@pytest.mark.parametrize("longest", [8, 4, 0])
 @pytest.mark.parametrize("target_filter", [1.0, 0.6])
-def test_queue_equals_one_actuator_per_row(target_filter: float) -> None:
+def test_queue_equals_one_actuator_per_row(target_filter: float, longest: int) -> None:
+    """Delays of up to two policy steps, of one, and none: the queue keeps no more than needed."""
     contract = rich_contract()
+    assert contract.decimation == 4
+    delays = [min(delay, longest) for delay in DELAYS]
     queue = TargetQueue(
         dataclasses.replace(
             contract,
             actuator=dataclasses.replace(contract.actuator, target_filter=target_filter),
         ),
         len(DELAYS),
-        max(DELAYS),
+        longest,
     )
-    queue.delay = torch.tensor(DELAYS)
+    queue.delay = torch.tensor(delays)
     actuators = [
         Actuator(
             dataclasses.replace(
@@ -53,7 +57,7 @@ def test_queue_equals_one_actuator_per_row(target_filter: float) -> None:
             ),
             lambda x: torch.as_tensor(x, dtype=torch.float32),
         )
-        for delay in DELAYS
+        for delay in delays
     ]
     generator = torch.Generator().manual_seed(0)
     for step in range(STEPS):
