@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from robot_runtime.policy.file import open_policy
 from sim2sim.evaluate import Job, RunResult, run_scenario, run_scenarios
 from sim2sim.model import SimModel, build_model, find_model
+from sim2sim.probe import Truth
 from sim2sim.scenarios import Scenario, Segment, disturbed_scenario, nominal_scenario
 from tests.helpers.contracts import joint_names, make_joint
 from tests.sim2sim.conftest import standing_contract, write_still_policy
@@ -69,17 +71,24 @@ def test_disturbances_reach_the_robot(still_policy: Path) -> None:
     calm = _short(nominal_scenario(sim.contract, 0, 0))
     drawn = disturbed_scenario(sim.contract, 0, 0).disturbance
     assert drawn is not None
-    heights: list[float] = []
-    for payload in (0.0, 3.0):
-        only = dataclasses.replace(
-            drawn, payload=payload, latency=0.0, strength=(1.0,) * 12, pushes=()
-        )
+    none = dataclasses.replace(drawn, payload=0.0, latency=0.0, strength=(1.0,) * 12, pushes=())
+
+    def truth(**changes: Any) -> Truth:
+        only = dataclasses.replace(none, **changes)
         scenario = dataclasses.replace(calm, kind="disturbed", disturbance=only)
         result = run_scenario(policy, sim, scenario, keep=True)
         assert result.trajectory is not None
-        heights.append(float(result.trajectory.truth.base_pos_w[-1, 2]))
-    # 3 kg more bend joints of 80 Nm/rad by some millimetres.
-    assert 0.002 < heights[0] - heights[1] < 0.05
+        return result.trajectory.truth
+
+    usual, loaded, weak = truth(), truth(payload=3.0), truth(strength=(0.7,) * 12)
+    # 3 kg more bend joints of 80 Nm/rad by some millimetres, and so do joints of 56 Nm/rad.
+    for other in (loaded, weak):
+        assert 0.002 < usual.base_pos_w[-1, 2] - other.base_pos_w[-1, 2] < 0.05
+    # The command of the first tick arrives one tick later, and until then the motors are limp.
+    late = truth(latency=0.02)
+    assert np.abs(usual.efforts[1]).max() > 0.1
+    assert not late.efforts[1].any()
+    assert np.abs(late.efforts[2]).max() > 0.1
 
 
 def _figures(results: list[RunResult]) -> list[object]:
