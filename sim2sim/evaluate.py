@@ -162,7 +162,7 @@ def run_scenario(
     )
     summary = loop.run(scenario.duration)
     loop.close()
-    if summary.ended == "stopped":
+    if summary.interrupted:
         raise KeyboardInterrupt
     return _result(scenario, sim, summary, recorder, probe, keep)
 

@@ -203,9 +203,22 @@ class ControlLoop:
         return self._summary(signals.count > 0, error)
 
     def close(self) -> None:
-        """Let go of robot and command source, whatever they say; the recorder is its owner's."""
-        self._quietly(self._robot.close)
-        self._quietly(self._source.close)
+        """Let go of robot and command source, whatever they say; the recorder is its owner's.
+
+        Raises:
+            KeyboardInterrupt: One came meanwhile. Both were closed all the same.
+        """
+        try:
+            self._robot.close()
+        except KeyboardInterrupt:
+            self._quietly(self._source.close)
+            raise
+        except BaseException:
+            self._stop_errors += 1
+        try:
+            self._source.close()
+        except Exception:
+            self._stop_errors += 1
 
     def _over(self, duration: float | None) -> bool:
         if self._mode in (Mode.DAMPING, Mode.ESTOP):

@@ -19,6 +19,7 @@ class RunSummary:
     Attributes:
         ended: Why it ended: its time was ``done``, a signal ``stopped`` it, the ``operator`` asked
             for damping or E-stop, or a ``fault`` did it.
+        interrupted: Whether a signal asked for the end, even if something else was faster.
         cause: The fault that ended it and its numbers, in one line; empty without one.
         error: The exception that ended it; empty without one.
         mode: Mode at the end.
@@ -30,6 +31,7 @@ class RunSummary:
     """
 
     ended: Literal["done", "stopped", "operator", "fault"]
+    interrupted: bool
     cause: str
     error: str
     mode: Mode
@@ -109,6 +111,7 @@ class FaultLog:
             ended = "operator"
         return RunSummary(
             ended=ended,
+            interrupted=stopped,
             cause=self._cause,
             error="" if error is None else _text(error),
             mode=mode,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_numpy_namespace
 
 from robot_runtime.policy.state import Array
 
@@ -104,6 +104,11 @@ def euler_xyz(quat: Array) -> Array:
 def cross(left: Array, right: Array) -> Array:
     """Cross product over the last axis, shape ``(..., 3)``."""
     xp = array_namespace(left, right)
+    if is_numpy_namespace(xp):
+        # NumPy's own takes twice as long for one robot.
+        a, b, c = left[..., 0], left[..., 1], left[..., 2]
+        x, y, z = right[..., 0], right[..., 1], right[..., 2]
+        return xp.stack([b * z - c * y, c * x - a * z, a * y - b * x], axis=-1)
     if left.ndim != right.ndim:
         left, right = xp.broadcast_arrays(left, right)
     return xp.linalg.cross(left, right, axis=-1)

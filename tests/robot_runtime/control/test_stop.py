@@ -354,6 +354,20 @@ def test_close_lets_go_of_everything_whatever_it_says() -> None:
     assert closed == [True]
 
 
+def test_an_interrupt_while_closing_is_not_lost() -> None:
+    bench = Bench(source=Source())
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    bench.robot.close = interrupted
+    closed: list[bool] = []
+    bench.loop._source.close = lambda: closed.append(True)
+    with pytest.raises(KeyboardInterrupt):
+        bench.loop.close()
+    assert closed == [True]
+
+
 def press(*numbers: int) -> Callable[[Bench], None]:
     return at_read(lambda _: [os.kill(os.getpid(), number) for number in numbers], once=True)
 
@@ -367,6 +381,22 @@ def test_signals_end_in_damping_and_get_their_handlers_back(number: int) -> None
     # The tick in which it came is finished; then damping, and nothing else.
     assert [is_damping(bench, command) for command in sent] == [False] + [True] * 50
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_a_signal_in_the_tick_of_a_fault_is_still_told() -> None:
+    """Whoever runs one thing after another must not go on to the next."""
+
+    def leaning(signalled: bool) -> Callable[[RobotState], Any]:
+        def quat(_: RobotState) -> Any:
+            if signalled:
+                os.kill(os.getpid(), signal.SIGINT)
+            return np.array([0.7071, 0.7071, 0.0, 0.0])
+
+        return quat
+
+    for signalled in (True, False):
+        _, summary, _ = fly(changing(base_quat=leaning(signalled)))
+        assert (summary.ended, summary.interrupted) == ("fault", signalled)
 
 
 def test_a_second_ctrl_c_lets_the_motors_go_limp() -> None:
