@@ -142,7 +142,7 @@ class ActuatorSpec:
             ``native``: a MuJoCo position actuator, the same law evaluated every physics step
             with its damping integrated implicitly.
         damping: Where ``kd`` sits in the native form: in the ``actuator``, inside the effort
-            limit, or in the ``joint``, outside it.
+            limit, or in the ``joint``, outside it and in place of the model's own damping.
         delay: Time from a target to its effect, [s]; a multiple of ``pd_dt``.
         target_filter: Low-pass of the targets at every PD step, new = c * target + (1 - c) * old,
             with c in (0, 1]; 1 is none.
