@@ -7,8 +7,8 @@
 Same network, same hyperparameters, same environments, one process, one thread. The two take turns:
 one iteration of ours, one of theirs, the other way round the next time, so that whatever else the
 machine does meets both. Time is that of collecting and learning, from the second iteration on;
-loggers and checkpoints are in neither. Afterwards both policies are judged without exploration on
-the same fresh episodes. What came out of a seed is kept where `--results` says, and not run again.
+loggers and checkpoints are in neither. The return is that of the episodes that end in the last
+fifth of the run. What came out of a seed is kept where `--results` says, and not run again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
+import functools
 import json
 import sys
 import time
@@ -30,29 +31,32 @@ from typing import Any
 # The benchmark is run as a file, and its other half lies beside it.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import gymnasium
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import RecordEpisodeStatistics
 
 from benchmarks.sb3_opponent import NAME, Opponent
 from robot_runtime.files import atomic_write
 from trainer.config import TrainConfig
-from trainer.envs.gymnasium_task import RECIPE, gymnasium_task
-from trainer.evaluation import evaluate
-from trainer.networks.policy import DeterministicPolicy
+from trainer.envs.gymnasium_adapter import GymnasiumEnv
+from trainer.envs.gymnasium_task import RECIPE
+from trainer.tasks.base import TaskRun
 from trainer.train import Run
 
-TASKS = ("InvertedPendulum-v5", "Reacher-v5", "HalfCheetah-v5")
+TASKS = ("InvertedPendulum-v5", "InvertedDoublePendulum-v5", "Swimmer-v5")
 STEPS = 60_000
-EPISODES = 20
 TIME_GATE = 0.8
 """Largest share of their wall time, over the seeds of a task."""
 
 CONFIG = replace(
-    RECIPE, ppo=replace(RECIPE.ppo, lr_anneal="none", adam_eps=1e-5, prime_normalizer=True)
+    RECIPE,
+    network=replace(RECIPE.network, normalize_obs=False),
+    ppo=replace(RECIPE.ppo, learning_rate=1e-3, lr_anneal="none", adam_eps=1e-5),
 )
-"""Our recipe for gymnasium as far as both have it. Their learning rate falls by the steps of a
-whole run, and here it goes iteration by iteration: it stays. Adam's epsilon is theirs. They
-normalize observations from the first step on; ours are from the second rollout on, and nothing is
-learned before."""
+"""Our recipe for gymnasium as far as both have it. They normalize observations step by step, we do
+rollout by rollout: here neither does. Their learning rate falls by the steps of a whole run, and
+here it goes iteration by iteration: it stays. Adam's epsilon is theirs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +65,7 @@ class Result:
 
     Attributes:
         seed: The seed.
-        ours: Mean return of our policy.
+        ours: Mean return of our last episodes.
         theirs: Mean return of theirs.
         wall_ours: Wall time of our iterations, [s].
         wall_theirs: Wall time of their iterations, [s].
@@ -113,31 +117,38 @@ def _kept(folder: Path, task: str, config: TrainConfig) -> Result:
 
 
 def duel(task: str, config: TrainConfig) -> Result:
-    """Train both, in turn, and judge both."""
-    name = f"gym:{task}"
-    make = gymnasium_task(name)
-    how: dict[str, Any] = {"device": "cpu", "num_threads": 1}
-    ours = Run(name, make(num_envs=config.num_envs, seed=config.seed, **how), config)
-    theirs = Opponent(name, config)
+    """Train both, in turn."""
+    counted: list[list[RecordEpisodeStatistics[Any, Any]]] = [[], []]
+
+    def make(side: int) -> RecordEpisodeStatistics[Any, Any]:
+        env = RecordEpisodeStatistics(gymnasium.make(task), buffer_length=config.iterations * 1000)
+        counted[side].append(env)
+        return env
+
+    builders = [functools.partial(make, 0)] * config.num_envs
+    envs = SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP)
+    ours = Run(task, TaskRun(env=GymnasiumEnv(envs, seed=config.seed), train=RECIPE), config)
+    theirs = Opponent(functools.partial(make, 1), config)
     sides: list[Callable[[], Any]] = [ours.step, theirs.iterate]
-    wall, cpu = [0.0, 0.0], [0.0, 0.0]
+    wall, cpu, early = [0.0, 0.0], [0.0, 0.0], [[0], [0]]
     for iteration in range(config.iterations):
+        if iteration == config.iterations * 4 // 5:
+            early = [[len(env.return_queue) for env in side] for side in counted]
         for side in (0, 1) if iteration % 2 else (1, 0):
             before = time.perf_counter(), time.process_time()
             sides[side]()
             if iteration:
                 wall[side] += time.perf_counter() - before[0]
                 cpu[side] += time.process_time() - before[1]
-    policies = (DeterministicPolicy(ours.agent.actor), theirs.policy())
-    # Each gets environments with the same seed: the same episodes.
-    judged = [
-        evaluate(policy, make(num_envs=EPISODES, seed=1_000_003 + config.seed, **how).env)
-        for policy in policies
-    ]
+    late = [
+        [value for env, start in zip(side, starts, strict=True)
+         for value in list(env.return_queue)[start:]]
+        for side, starts in zip(counted, early, strict=True)
+    ]  # fmt: skip
     return Result(
         seed=config.seed,
-        ours=judged[0].mean_return,
-        theirs=judged[1].mean_return,
+        ours=sum(late[0]) / len(late[0]),
+        theirs=sum(late[1]) / len(late[1]),
         wall_ours=wall[0],
         wall_theirs=wall[1],
         cpu_ours=cpu[0],
@@ -175,7 +186,7 @@ def _tell(task: str, table: dict[str, Any]) -> None:
     sides = []
     for side in ("ours", "theirs"):
         found = table[f"return {side}"]
-        sides.append(f"{side} {found['mean']:.0f} ({found['low']:.0f} to {found['high']:.0f})")
+        sides.append(f"{side} {found['mean']:.1f} ({found['low']:.1f} to {found['high']:.1f})")
     print(
         f"{task}: return {', '.join(sides)}; a seed takes {table['wall ours [s]']:.0f} s and "
         f"{table['wall theirs [s]']:.0f} s: wall {table['wall ratio']:.2f}, "

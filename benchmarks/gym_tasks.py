@@ -33,6 +33,7 @@ from robot_runtime.cli import main as surefoot
 from robot_runtime.files import atomic_write
 from trainer.checkpoint import load_checkpoint
 from trainer.curves import RunLog, read_run
+from trainer.envs.gymnasium_task import gymnasium_maker
 from trainer.evaluation import SEED_OFFSET, best_path, evaluate
 from trainer.metrics import METRICS_FILE
 from trainer.plots import draw, save
@@ -71,7 +72,7 @@ CASES = {
     "LunarLander-v3": Case(
         task="gym:LunarLander-v3?enable_wind=True&wind_power=10.0&turbulence_power=1.0",
         options=(
-            *("--iterations", "293", "--ppo.epochs", "6", "--ppo.minibatches", "8"),
+            *("--iterations", "488", "--ppo.epochs", "6", "--ppo.minibatches", "8"),
             *("--ppo.learning-rate", "1e-3", "--ppo.gamma", "0.995", "--ppo.gae-lambda", "0.97"),
             *("--ppo.entropy-coef", "0.01", "--ppo.reward-scale", "0.05"),
             *("--evaluation.every", "20", "--evaluation.average", "3"),
@@ -145,7 +146,7 @@ def _oppose(case: Case, seed: int, run: Path, ours: Path) -> None:
     make = find_task(case.task)
     env = make(num_envs=episodes, seed=seed + SEED_OFFSET, device="cpu", num_threads=1).env
     start = env.state_dict()
-    opponent = Opponent(case.task, config)
+    opponent = Opponent(gymnasium_maker(case.task), config)
     rows: list[dict[str, Any]] = []
 
     def judge(iteration: int, steps: int) -> None:

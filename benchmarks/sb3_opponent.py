@@ -21,7 +21,6 @@ from stable_baselines3.common.vec_env import (  # pyright: ignore[reportMissingI
 from torch import Tensor
 
 from trainer.config import PPOConfig, TrainConfig
-from trainer.envs.gymnasium_task import gymnasium_maker
 
 NAME = "stable-baselines3 2.9.2"
 
@@ -35,18 +34,18 @@ class Opponent:
         model: The model.
     """
 
-    def __init__(self, task: str, config: TrainConfig) -> None:
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], config: TrainConfig) -> None:
         """Build them.
 
         Args:
-            task: Name of the task, ``gym:ID``.
+            make: Builds one environment.
             config: Our settings.
 
         Raises:
             ValueError: A setting of ours has no counterpart there.
         """
-        make = functools.partial(_make, task, config.ppo.reward_scale)
-        self._envs: Any = DummyVecEnv([make] * config.num_envs)
+        scaled = functools.partial(_scaled, make, config.ppo.reward_scale)
+        self._envs: Any = DummyVecEnv([scaled] * config.num_envs)
         self._envs.seed(config.seed)
         if config.network.normalize_obs:
             clip = config.network.obs_clip
@@ -98,8 +97,8 @@ class _Each(BaseCallback):
         return True
 
 
-def _make(task: str, scale: float) -> gymnasium.Env[Any, Any]:
-    env = gymnasium_maker(task)()
+def _scaled(make: Callable[[], gymnasium.Env[Any, Any]], scale: float) -> gymnasium.Env[Any, Any]:
+    env = make()
     return env if scale == 1.0 else TransformReward(env, lambda reward: scale * float(reward))
 
 
