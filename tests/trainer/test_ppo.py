@@ -5,12 +5,13 @@ import importlib.util
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from tests.trainer.scripted import scripted
-from trainer.batch import make_batch
+from trainer.batch import Batch, make_batch
 from trainer.config import InvalidSetting, NetworkConfig, PPOConfig, SymmetryConfig
 from trainer.networks.actor_critic import Actor, Critic
 from trainer.normalizer import RunningNormalizer
@@ -195,22 +196,25 @@ def test_a_reward_scale_scales_the_returns() -> None:
 
 @pytest.mark.parametrize("mode", ["rollout", "minibatch", "none"])
 def test_advantages_are_standardized_over_what_was_asked_for(mode: str) -> None:
-    agent = make(normalize_advantage=mode)
-    rollout = rollout_of(agent)
-    batch = make_batch(
-        rollout, None, agent.actor, agent.critic,
-        config=agent.config, groups=agent.groups, images=images_of(agent),
-    )  # fmt: skip
-    rows = torch.arange(0, 24, 3)
-    if mode == "minibatch":
-        batch.standardize_advantage(rows)
-    else:
-        rows = torch.arange(24)
-    advantage = batch.take(rows).advantage
-    standard = abs(float(advantage.mean())) < 1e-6 and abs(float(advantage.std()) - 1.0) < 1e-5
-    assert standard == (mode != "none")
-    # The images of the samples have the same.
-    assert torch.equal(advantage, batch.take(24 + rows).advantage)
+    def batch_of(how: str) -> Batch:
+        agent = make(normalize_advantage=how)
+        return make_batch(
+            rollout_of(agent), None, agent.actor, agent.critic,
+            config=agent.config, groups=agent.groups, images=images_of(agent),
+        )  # fmt: skip
+
+    batch, everything = batch_of(mode), torch.arange(24)
+    raw = batch_of("none").take(everything).advantage.double().numpy()
+    # Two minibatches of different epochs that share samples: each is standardized from the raw.
+    for rows in (torch.arange(0, 24, 3), torch.arange(0, 24, 2)):
+        if mode == "minibatch":
+            batch.standardize_advantage(rows)
+        among = raw[rows] if mode == "minibatch" else raw
+        expected = (raw[rows] - among.mean()) / among.std(ddof=1) if mode != "none" else raw[rows]
+        advantage = batch.take(rows).advantage
+        np.testing.assert_allclose(advantage.numpy(), expected, rtol=1e-5, atol=1e-5)
+        # The images of the samples have the same.
+        assert torch.equal(advantage, batch.take(24 + rows).advantage)
 
 
 def test_mirror_images_are_images_of_their_samples() -> None:
