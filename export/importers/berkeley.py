@@ -1,7 +1,8 @@
 """Berkeley Humanoid Lite: one YAML and ONNX.
 
 The YAML states joints, gains, limits and periods. The observation is the one of the stack's code:
-command, gyro, gravity, joints, last action.
+command, gyro, gravity, joints, last action; frames of the past stand before it, zeros at first, and
+``history_length`` counts them without the present one.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     path = next(p for p, found in foreign.tables().items() if found.name == table.name)
     named = table.text("policy_checkpoint_path") if "policy_checkpoint_path" in table else None
     count, dim = table.count("num_actions"), table.count("num_observations")
-    frames = max(1, table.count("history_length") if "history_length" in table else 1)
-    graph = foreign.graph(foreign.network(named, path), dim)
+    past = table.count("history_length") if "history_length" in table else 0
+    graph = foreign.graph(foreign.network(named, path), dim * (past + 1))
     _state_timing(sheet, table)
     names = table.names("joints")
     if "num_joints" in table and table.count("num_joints") != len(names):
@@ -44,7 +45,7 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     for key, field in columns.items():
         sheet.state(f"joints.{field}", table.numbers(key, len(names)), "file", table.where(key))
     _state_action(sheet, table, names, count)
-    _state_observation(sheet, names, count, dim, frames)
+    _state_observation(sheet, table, count, past)
     return graph
 
 
@@ -82,7 +83,9 @@ def _state_action(sheet: Sheet, table: Table, names: list[str], count: int) -> N
     sheet.state("action.raw_clip", ends, "file", where)
 
 
-def _state_observation(sheet: Sheet, names: list[str], count: int, dim: int, frames: int) -> None:
+def _state_observation(sheet: Sheet, table: Table, count: int, past: int) -> None:
+    """The present frame of ``num_observations`` numbers after ``history_length`` past ones."""
+    names, dim = table.names("joints"), table.count("num_observations")
     terms: list[dict[str, Any]] = [
         term("command", "command"),
         term("base_ang_vel", "base_ang_vel"),
@@ -91,13 +94,16 @@ def _state_observation(sheet: Sheet, names: list[str], count: int, dim: int, fra
         term("joint_vel", "joint_vel"),
         term("last_action", "last_action", stage="applied"),
     ]
-    if dim // frames == 9 + 3 * count and count < len(names):
+    if dim == 9 + 3 * count and count < len(names):
         for each in terms[3:5]:
             each["joints"] = sheet.get("action.joints")
     frame = {9 + 2 * len(names) + count, 9 + 3 * count}
-    if dim not in {size * frames for size in frame}:
+    if dim not in frame:
         if "observation" not in sheet:
             sheet.note(f"num_observations is {dim}, {_CODE} gives {sorted(frame)} per frame")
         return
-    block = {"terms": terms, "history": {"length": frames}}
+    history: dict[str, Any] = {"length": past + 1}
+    if past:
+        history |= {"layout": "frame_major", "order": "oldest_first", "fill": "zero"}
+    block = {"terms": terms, "history": history}
     sheet.state("observation", [block], "default", f"order in {_CODE}")

@@ -142,31 +142,37 @@ def _metadata(graph: Graph) -> Table:
 
 def _state_joints(sheet: Sheet, metadata: Table, robot: Table, names: list[str]) -> None:
     count = len(names)
-    for key, field in (("kp", "kp"), ("kd", "kd")):
+    # Of two statements of one rank the first counts: the stack lets its config override the file.
+    if "motor_kp" in robot and "motor_kd" in robot:
+        for key, field in (("motor_kp", "kp"), ("motor_kd", "kd")):
+            sheet.state(f"joints.{field}", _by_name(robot, key, names), "file", robot.where(key))
+    for key in ("kp", "kd"):
         if key in metadata:
             values = metadata.numbers(key, count)
-            sheet.state(f"joints.{field}", values, "file", metadata.where(key))
-        if f"motor_{key}" in robot:
-            values = robot.numbers(f"motor_{key}", count)
-            sheet.state(f"joints.{field}", values, "file", robot.where(f"motor_{key}"))
+            sheet.state(f"joints.{key}", values, "file", metadata.where(key))
     if "default_dof_angles" in robot:
-        order = robot.names("dof_names") if "dof_names" in robot else names
-        pose = dict(zip(order, robot.numbers("default_dof_angles", len(order)), strict=True))
-        missing = [name for name in names if name not in pose]
-        if missing:
-            raise BadInput(f"{robot.where('dof_names')}: joint '{missing[0]}' is missing")
-        where = robot.where("default_dof_angles")
-        sheet.state("joints.default_pos", [pose[name] for name in names], "file", where)
+        pose = _by_name(robot, "default_dof_angles", names)
+        sheet.state("joints.default_pos", pose, "file", robot.where("default_dof_angles"))
     if "joint2motor" in robot:
         motors: list[Any] = robot.indices("joint2motor")
         if len(motors) == count:
             sheet.state("joints.motor", motors, "file", robot.where("joint2motor"))
 
 
+def _by_name(robot: Table, key: str, names: list[str]) -> list[float]:
+    """A column of the config, which has joints in its own order, in the network's."""
+    order = robot.names("dof_names") if "dof_names" in robot else names
+    values = dict(zip(order, robot.numbers(key, len(order)), strict=True))
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise BadInput(f"{robot.where('dof_names')}: joint '{missing[0]}' is missing")
+    return [values[name] for name in names]
+
+
 def _state_action(sheet: Sheet, task: Table, robot: Table, names: list[str]) -> None:
     if task.flag("action_scales_by_effort_limit_over_p_gain", absent=False):
         if "default_per_joint_action_scale" in robot:
-            scale = robot.numbers("default_per_joint_action_scale", len(names))
+            scale = _by_name(robot, "default_per_joint_action_scale", names)
             where = robot.where("default_per_joint_action_scale")
             factor = task.number("policy_action_scale") if "policy_action_scale" in task else 1.0
             # The config's column holds a quarter of effort over stiffness already.

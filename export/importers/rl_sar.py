@@ -106,8 +106,10 @@ def _joints(foreign: Foreign, sheet: Sheet, base: Table, policy: Table, count: i
         raise BadInput(
             f"{mapping_of.where('joint_mapping')}: has {len(mapping)} numbers for {count} joints"
         )
-    where = f"{base.where('joint_names')} through {mapping_of.where('joint_mapping')}"
-    motors = base.names("joint_names")
+    # What the policy's file states overrides the robot's, in the stack's own reader too.
+    names_of = policy if "joint_names" in policy else base
+    where = f"{names_of.where('joint_names')} through {mapping_of.where('joint_mapping')}"
+    motors = names_of.names("joint_names")
     if max(mapping) >= len(motors):
         raise BadInput(
             f"{mapping_of.where('joint_mapping')}: motor {max(mapping)}, but there are "

@@ -172,6 +172,12 @@ def test_rl_sar_wheels_are_driven_by_velocity_and_their_position_is_not_seen(
     assert any("wheels are driven by velocity" in note for note in imported.notes)
 
 
+def test_rl_sar_joint_names_of_the_policy_override_the_robots(tmp_path: Path) -> None:
+    """The stack reads both files into one map, the policy's last."""
+    case, _ = sar_case(tmp_path, joint_names=list(LEGS), joint_mapping=[3, 2, 1, 0])
+    assert list(case.run().policy.contract.joint_names) == list(LEGS)[::-1]
+
+
 def test_rl_sar_refuses_files_that_do_not_belong_together(tmp_path: Path) -> None:
     case, _ = sar_case(tmp_path)
     case.write("policy/biped2/base.yaml", yaml.safe_dump({"go2": BASE}))
@@ -301,7 +307,7 @@ def bhl_case(folder: Path, **changes: Any) -> Case:
     case = Case(format="berkeley_humanoid_lite", folder=folder)
     case.robot()
     case.write("configs/policy.yaml", yaml.safe_dump(config))
-    dim = config["num_observations"]
+    dim = config["num_observations"] * (config["history_length"] + 1)
     network = Network(inputs={"onnx::Gemm_0": dim}, actions=config["num_actions"], output="11")
     network.save(folder / "checkpoints/policy.onnx")
     case.settings = [VELOCITY]
@@ -330,10 +336,34 @@ def test_berkeley_humanoid_lite(tmp_path: Path) -> None:
     assert any("effort_limit" in n and "6.0" in n and "30.0" in n for n in imported.notes)
 
 
-def test_berkeley_humanoid_lite_with_fewer_actions_holds_the_rest(tmp_path: Path) -> None:
-    case = bhl_case(
-        tmp_path, num_actions=2, action_indices=[1, 3], num_observations=15, history_length=1
+def test_berkeley_humanoid_lite_with_frames_of_the_past(tmp_path: Path) -> None:
+    """``history_length`` counts past frames: zeros at first, the oldest in front."""
+    case = bhl_case(tmp_path, history_length=2)
+    names, pose = BHL["joints"], np.array(BHL["default_joint_positions"])
+    buffer = np.zeros(3 * 21)
+
+    def observe(step: Step) -> Any:
+        q, last = step.pos(names) - pose, np.clip(step.last, -0.5, 0.6)
+        parts = [buffer[21:], step.cmd, step.gyro, step.gravity, q, step.vel(names), last]
+        buffer[:] = np.concatenate(parts)
+        return buffer.copy()
+
+    case.golden = record(
+        tmp_path / "golden.npz",
+        observe,
+        Network(inputs={"obs": 63}, actions=4),
+        lambda a: pose + 0.25 * np.clip(a, -0.5, 0.6),
+        actions=4,
+        order=names,
     )
+    replayed = case.run().replayed
+    assert replayed is not None
+    # States are float32.
+    assert replayed.report.observation < 1e-6
+
+
+def test_berkeley_humanoid_lite_with_fewer_actions_holds_the_rest(tmp_path: Path) -> None:
+    case = bhl_case(tmp_path, num_actions=2, action_indices=[1, 3], num_observations=15)
     contract = case.run().policy.contract
     assert contract.action_joints == ("left_hip", "right_hip")
     assert [(h.joint, h.position) for h in contract.action.hold] == [
@@ -444,6 +474,16 @@ def test_holosoma_with_its_config(tmp_path: Path) -> None:
     imported = case.run()
     assert imported.fields["observation.0.history.fill"].startswith("default: the stack's")
     assert imported.fields["action.terms.0.scale"] == "file: config.yaml task policy_action_scale"
+
+
+def test_holosoma_gains_of_the_config_override_those_of_the_file(tmp_path: Path) -> None:
+    """As in the stack; they stand in the config's order of joints, which is another one."""
+    robot = {**HOLO_CONFIG["robot"], "motor_kp": [1.0, 2.0, 3.0, 4.0], "motor_kd": [0.5] * 4}
+    case = holosoma_case(tmp_path, 75, {**HOLO_CONFIG, "robot": robot})
+    imported = case.run()
+    by_name = {joint.name: joint.kp for joint in imported.policy.contract.joints}
+    assert by_name == dict(zip(MOTORS, [1.0, 2.0, 3.0, 4.0], strict=True))
+    assert any("contradiction: joints.kp" in n and "motor_kp" in n for n in imported.notes)
 
 
 def test_holosoma_without_a_config_asks_for_what_only_the_config_has(tmp_path: Path) -> None:
