@@ -26,7 +26,7 @@ from trainer.tasks.walking import walking_contract
 NAME = "biped-flat"
 ACTION_SCALE = 0.3
 ACTION_BOUND = 6.0
-PUSHES_FROM, PUSHES_FULL = 1e6, 6e6
+PUSHES_FROM, PUSHES_FULL = 1e6, 4e6
 """Environment steps between which pushes grow from nothing to their full speed."""
 
 
@@ -94,7 +94,7 @@ def env_config() -> RobotEnvConfig:
             # A wide bell pays for stepping in place: narrow enough, walking pays more.
             track_lin_vel=1.5,
             lin_vel_width=0.3,
-            track_mean_lin_vel=1.0,
+            track_mean_lin_vel=2.0,
             track_mean_ang_vel=0.5,
             gait=1.0,
             swing_height=-60.0,
@@ -109,7 +109,7 @@ def env_config() -> RobotEnvConfig:
         pose_weight=tuple(_pose_weight(name) for name in contract.joint_names),
         randomization=RandomizationConfig(
             payload_kg=(-0.5, 1.0),
-            push_speed=0.4,
+            push_speed=0.25,
             start_lin_vel=0.2,
             start_ang_vel=0.2,
             start_tilt=0.05,
