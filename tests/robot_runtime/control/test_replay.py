@@ -5,19 +5,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from robot_runtime.control.faults import Fault
 from robot_runtime.control.flightlog import FlightLog, make_header
 from robot_runtime.control.loop import Policy as AnyPolicy
-from robot_runtime.control.modes import Mode
+from robot_runtime.control.modes import Event, Mode
 from robot_runtime.control.replay import check_policy, replay_log
-from robot_runtime.control.teleop import demo_schedule
+from robot_runtime.control.teleop import Asked, demo_schedule
 from robot_runtime.errors import Refused
 from robot_runtime.policy.file import open_policy
 from robot_runtime.policy.labels import observation_labels
 from robot_runtime.policy.state import RobotState
 from tests.helpers.contracts import edited, quadruped_contract, rich_contract
-from tests.helpers.loops import Bench, Policy
+from tests.helpers.loops import Bench, Network, Policy
 from tests.helpers.policies import write_random_policy
 
 
@@ -106,6 +107,52 @@ def test_two_runs_of_the_policy_replay_each_from_its_own_start() -> None:
     log.rows["tick"] = np.arange(len(log.rows))
     assert replay_log(log, policy).good
     assert (log.rows["step"] == 2).sum() == 2
+
+
+class Remembering(Network):
+    """A network with a memory: its action is how often it was asked."""
+
+    def __init__(self, num_actions: int) -> None:
+        super().__init__(lambda _: np.full(num_actions, 0.01 * self.steps))
+        self.steps = 0
+
+    def __call__(self, obs: NDArray[np.float32], /) -> NDArray[np.float32]:
+        self.steps += 1
+        return super().__call__(obs)
+
+    def reset(self) -> None:
+        super().reset()
+        self.steps = 0
+
+
+class StandInBetween:
+    """Asks the robot to stand once the policy has run for a while, once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def poll(self, now: float, elapsed: float) -> Asked:
+        event = Event.STAND if elapsed > 0.2 and not self.asked else None
+        self.asked = self.asked or event is not None
+        return Asked(values=np.zeros(3), event=event)
+
+    def close(self) -> None: ...
+
+
+def test_a_policy_with_a_memory_begins_anew_whenever_it_engages() -> None:
+    policy = Policy()
+    policy._network = Remembering(policy.contract.num_actions)
+    bench = Bench(policy, source=StandInBetween())
+    bench.robot.follow = True
+    summary = bench.loop.run(0.4)
+    assert summary.ended == "done"
+    begins = np.flatnonzero(bench.rows["step"] == 2)
+    assert len(begins) == 2
+    for row in begins:
+        actions = bench.rows["raw_action"][row : row + 3, 0]
+        np.testing.assert_allclose(actions, [0.01, 0.02, 0.03], rtol=1e-6)
+    replayed = replay_log(log_of(bench), policy)
+    assert replayed.good, replayed.difference
 
 
 def test_a_policy_that_engages_while_the_state_is_stale_begins_at_its_first_step() -> None:
