@@ -279,7 +279,9 @@ def _results(
             # Not to the end of what they are at: whoever interrupts does not wait for that. No
             # future is cancelled, for the pool cannot fail one that is (Python 3.11).
             for process in multiprocessing.active_children():
-                process.terminate()
+                # Not SIGTERM: a control loop takes that for its own end, and its process would go
+                # on to the next scenario and wait for ever for somebody who reads the result.
+                process.kill()
             raise
 
 

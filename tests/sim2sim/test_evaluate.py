@@ -119,7 +119,8 @@ def test_an_interrupt_between_two_results_ends_the_processes(still_policy: Path)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt) as caught:
-        run_scenarios(job, scenarios, workers=2, done=interrupted)
+        # With trajectories, so that a result is more than a pipe takes that nobody reads.
+        run_scenarios(job, scenarios, workers=2, keep=lambda _: True, done=interrupted)
     # The traceback still holds the frames, and with them whatever only garbage collection ends.
     assert caught.tb is not None
     assert multiprocessing.active_children() == []
