@@ -295,15 +295,17 @@ class TrainConfig:
             check_range(self, name, low=0)
         _check_loggers(self.loggers)
         samples = self.num_envs * self.ppo.num_steps
-        if samples < 2 * self.ppo.minibatches:
+        # What learns from a teacher has minibatches of its own, and PPO's do not count.
+        of = "distill" if self.distill.enabled else "ppo"
+        parts = self.distill.minibatches if self.distill.enabled else self.ppo.minibatches
+        if samples < 2 * parts:
             raise InvalidSetting(
-                f"minibatches = {self.ppo.minibatches}: each needs two samples or more, and a "
+                f"{of}.minibatches = {parts}: each needs two samples or more, and a "
                 f"rollout has num_envs * num_steps = {samples}"
             )
-        parts = self.distill.minibatches if self.distill.enabled else self.ppo.minibatches
         if self.network.kind != "mlp" and self.num_envs < parts:
             raise InvalidSetting(
-                f"minibatches = {parts}: with network.kind = {self.network.kind} "
+                f"{of}.minibatches = {parts}: with network.kind = {self.network.kind} "
                 f"they are made of whole environments, and there are num_envs = {self.num_envs}"
             )
         if self.distill.enabled and (self.rnd.enabled or self.amp.enabled):

@@ -68,7 +68,8 @@ class TrainResult:
         interrupted: Whether Ctrl-C ended it.
         metrics: Metrics of the last iteration.
         stopped: Why its evaluations ended it before its last iteration; None if they did not.
-        best: The checkpoint with the highest mean return in an evaluation; None if there was none.
+        best: The checkpoint with the highest mean return in an evaluation; None if the folder has
+            none: a run resumed into another folder may not have been as good again.
     """
 
     checkpoint: Path
@@ -157,7 +158,7 @@ def train(
         interrupted=interrupted,
         metrics=metrics,
         stopped=stopped if run.iteration < config.iterations else None,
-        best=best_path(folder) if run.evaluator.returns else None,
+        best=best_path(folder) if run.evaluator.returns and best_path(folder).is_file() else None,
     )
 
 
@@ -361,3 +362,5 @@ class Run:
                 extension.load_state_dict(states[name])
             else:
                 logger.warning("the checkpoint has no state of '%s': it begins anew", name)
+        for name in sorted(set(states) - set(self.extensions)):
+            logger.warning("'%s' is off: the state that the checkpoint has of it is dropped", name)

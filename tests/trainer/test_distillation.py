@@ -413,7 +413,7 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path: Path, teacher
     config = DistillConfig(teacher="x")
     with pytest.raises(InvalidSetting, match="nobody learns from"):
         TrainConfig(distill=config, rnd=RndConfig(weight=1.0))
-    with pytest.raises(InvalidSetting, match=r"minibatches = 4: with network\.kind = gru"):
+    with pytest.raises(InvalidSetting, match=r"distill\.minibatches = 4: with network\.kind = gru"):
         TrainConfig(distill=config, network=NetworkConfig(kind="gru"), num_envs=3)
     network = replace(guided_task(4).train.network, head="beta")
     with pytest.raises(InvalidSetting, match=r"network\.head = beta: a student has"):

@@ -203,6 +203,18 @@ def test_the_best_checkpoint_is_that_of_the_best_evaluation(tmp_path: Path) -> N
     assert find_checkpoint(tmp_path) == checkpoint_path(tmp_path, 12)
 
 
+def test_a_run_that_was_never_as_good_again_in_another_folder_has_no_best_there(
+    tmp_path: Path,
+) -> None:
+    first = run(tmp_path / "first", replace(CONFIG, iterations=2))
+    kept = load_checkpoint(first.checkpoint)
+    unbeatable = {**kept.progress, "evaluation": {"returns": [0.0]}}
+    second = run(tmp_path / "second", resume=replace(kept, progress=unbeatable))
+    assert first.best == best_path(tmp_path / "first")
+    assert second.best is None
+    assert not best_path(tmp_path / "second").exists()
+
+
 def test_a_run_ends_by_the_rule_and_says_why(tmp_path: Path) -> None:
     config = replace(CONFIG, evaluation=replace(CONFIG.evaluation, average=1, target=-1e9))
     result = run(tmp_path, config)

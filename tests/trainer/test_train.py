@@ -17,9 +17,9 @@ from robot_runtime.cli import main
 from robot_runtime.errors import BadInput
 from tests.trainer.conftest import TOYS
 from tests.trainer.toys.surefoot_toys import RECIPE, make
-from trainer.checkpoint import Checkpoint, checkpoint_path, load_checkpoint
-from trainer.config import TrainConfig
-from trainer.metrics import TENSORBOARD_FOLDER, read_metrics
+from trainer.checkpoint import Checkpoint, checkpoint_path, find_checkpoint, load_checkpoint
+from trainer.config import RndConfig, TrainConfig
+from trainer.metrics import METRICS_FILE, TENSORBOARD_FOLDER, read_metrics
 from trainer.train import TrainResult, train
 
 CONFIG = replace(RECIPE, num_envs=8, iterations=6, checkpoint_every=3)
@@ -174,6 +174,29 @@ def test_the_verb_trains_resumes_and_tells_as_json(
     assert (config.num_envs, config.ppo.learning_rate) == (8, 1e-4)
 
 
+def test_another_branch_of_a_run_is_for_another_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    run(out, replace(CONFIG, iterations=2, checkpoint_every=1))
+    logged = (out / METRICS_FILE).read_bytes()
+    branch = ["train", "toy-point", "--iterations", "3", "--resume", str(checkpoint_path(out, 1))]
+    assert main(branch) == 2
+    assert "has gone on beyond iteration 1, to iteration_0000002.pt" in capsys.readouterr().err
+    assert (out / METRICS_FILE).read_bytes() == logged
+    assert main([*branch, "--out", str(tmp_path / "branch")]) == 0
+    assert find_checkpoint(tmp_path / "branch") == checkpoint_path(tmp_path / "branch", 3)
+
+
+def test_what_a_resumed_run_leaves_off_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    curious = replace(CONFIG, iterations=1, rnd=RndConfig(weight=0.1))
+    checkpoint = load_checkpoint(run(tmp_path, curious).checkpoint)
+    run(tmp_path, replace(CONFIG, iterations=2), resume=checkpoint)
+    assert "'rnd' is off: the state that the checkpoint has of it is dropped" in caplog.text
+
+
 def test_help_has_an_example_and_the_recipe_as_defaults(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -203,7 +226,11 @@ def test_encoders_are_numbered_on_the_command_line(
     [
         (
             ["toy-point", "--network.encoders.0.kind", "conv1d", "--out", "{full}/run"],
-            "the observation group 'group 0'",
+            "shape = .* of the group 'policy'",
+        ),
+        (
+            ["toy-point", "--network.encoders.1.kind", "conv1d", "--out", "{full}/run"],
+            "the observation group 'group 1'",
         ),
         (["toy-point", "--network.encoders.99.kind", "conv1d"], "there are at most 8"),
         (
@@ -223,6 +250,7 @@ def test_encoders_are_numbered_on_the_command_line(
         (["toy-point", "--resume", "{file}"], "'{file}' is not a checkpoint"),
         (["toy-point", "--resume", "nowhere"], "no checkpoint or run folder 'nowhere'"),
         (["toy-point", "--num-envs", "0"], "num_envs = 0"),
+        (["toy-point", "--num-envs", "1", "--ppo.num-steps", "7"], r"ppo\.minibatches = 4: each"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

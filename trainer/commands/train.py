@@ -19,7 +19,13 @@ import torch
 import tyro
 
 from robot_runtime.errors import BadInput, ExitCode
-from trainer.checkpoint import Checkpoint, checkpoint_folder, find_checkpoint, load_checkpoint
+from trainer.checkpoint import (
+    Checkpoint,
+    checkpoint_folder,
+    checkpoint_path,
+    find_checkpoint,
+    load_checkpoint,
+)
 from trainer.config import EncoderConfig, NetworkConfig, TrainConfig
 from trainer.distributed import Peers
 from trainer.evaluation import SEED_OFFSET
@@ -116,7 +122,8 @@ def _train(
 ) -> TrainResult:
     """Train as one of some processes; the first one has the folder and the console."""
     config = options.config
-    folder = Path(peers.from_first(str(_run_folder(options, resumed)) if peers.first else ""))
+    done = checkpoint.iteration if checkpoint else 0
+    folder = Path(peers.from_first(str(_run_folder(options, resumed, done)) if peers.first else ""))
     how: dict[str, Any] = {
         "device": config.device, "num_threads": _sim_threads(config.sim_threads, peers)
     }  # fmt: skip
@@ -176,8 +183,13 @@ def _with_encoders(config: TrainConfig, argv: list[str]) -> TrainConfig:
     count = max([int(found[1]) + 1 for found in numbers if found], default=0)
     if count > _MOST_ENCODERS:
         raise BadInput(f"--network.encoders.{count - 1}: there are at most {_MOST_ENCODERS}")
-    # Different groups, because no group has two; the arguments say which.
-    added = [EncoderConfig(group=f"group {i}") for i in range(len(network.encoders), count)]
+    # Different groups, because no group has two; the arguments say which. The first one has the
+    # group that is the default.
+    default, taken = EncoderConfig(), {one.group for one in network.encoders}
+    added = [
+        default if i == 0 and default.group not in taken else EncoderConfig(group=f"group {i}")
+        for i in range(len(network.encoders), count)
+    ]
     encoders = (*network.encoders, *added)
     return dataclasses.replace(config, network=dataclasses.replace(network, encoders=encoders))
 
@@ -211,11 +223,17 @@ def _first_paragraph(box: str) -> str:
     return said or "the arguments cannot be used"
 
 
-def _run_folder(options: Options, resumed: Path | None) -> Path:
+def _run_folder(options: Options, resumed: Path | None, done: int) -> Path:
     """Return the run folder, made and free to be written.
 
+    Args:
+        options: What was asked for.
+        resumed: The checkpoint to go on from.
+        done: Its iterations.
+
     Raises:
-        BadInput: It is a file, has something of another run in it, or cannot be made.
+        BadInput: It is a file, has something of another run in it, has gone on beyond the
+            checkpoint, or cannot be made.
     """
     home = None
     if resumed is not None and resumed.parent == checkpoint_folder(resumed.parent.parent):
@@ -232,7 +250,20 @@ def _run_folder(options: Options, resumed: Path | None) -> Path:
         raise BadInput(f"cannot make run folder '{folder}': {error.strerror}") from error
     if occupied and (home is None or folder.resolve() != home.resolve()):
         raise BadInput(f"run folder '{folder}' is not empty: name another, or --resume it")
+    if occupied and (newest := _gone_on(folder, done)):
+        # Two branches in one folder: the older one's end would pass for the newer one's.
+        raise BadInput(
+            f"run folder '{folder}' has gone on beyond iteration {done}, to {newest}: go on from "
+            f"there with --resume {folder}, or name a folder for the new branch with --out"
+        )
     return folder
+
+
+def _gone_on(folder: Path, done: int) -> str:
+    """Return the name of the newest checkpoint after `done` iterations; empty if there is none."""
+    oldest = checkpoint_path(folder, done)
+    names = [path.name for path in oldest.parent.glob(f"iteration_*{oldest.suffix}")]
+    return max((name for name in names if name > oldest.name), default="")
 
 
 def _tell(folder: Path, result: TrainResult, *, as_json: bool) -> None:
