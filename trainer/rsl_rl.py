@@ -230,9 +230,15 @@ class OnPolicyRunner:
             The `infos` that were saved.
 
         Raises:
-            BadInput: The file cannot be read, or does not fit.
+            BadInput: The file cannot be read or does not fit, or `load_cfg` names no such part.
         """
         del map_location
+        named: set[str] = set(load_cfg) if isinstance(load_cfg, Mapping) else set()
+        if named - ALL_PARTS:
+            raise BadInput(
+                f"load_cfg names {', '.join(sorted(named - ALL_PARTS))}; there are: "
+                f"{', '.join(sorted(ALL_PARTS))}"
+            )
         content = read_archive(Path(path))
         foreign = parse_rsl_rl_checkpoint(content, Path(path).name, self._hints)
         if isinstance(load_cfg, bool):

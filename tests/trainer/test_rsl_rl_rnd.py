@@ -149,6 +149,21 @@ def test_intrinsic_rewards_and_losses_are_theirs() -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
+def test_a_state_of_one_number_has_the_shape_of_theirs() -> None:
+    theirs, settings = theirs_of(1), read_settings(config_5(rnd_cfg=SECTION)).rnd
+    assert settings is not None
+    config = settings.resolve({"policy": 2, "rnd_state": 1}, 0.02)
+    theirs.update_normalization({"rnd_state": torch.tensor([[1.0], [4.0]])})
+    ours = RandomNetworkDistillation(config, {"rnd_state": 1}, num_envs=2, seed=0, device=CPU)
+    weights = RndWeights(state=theirs.state_dict(), optimizer=None, num_states=1, num_outputs=4)
+    load_rnd(ours, weights)
+    assert float(ours.states.mean) == 2.5
+    back = rnd_weights(ours).state
+    assert {key: back[key].shape for key in back} == {
+        key: value.shape for key, value in theirs.state_dict().items()
+    }
+
+
 def runner_of(kind: Any = OnPolicyRunner, folder: Path | None = None, **changes: Any) -> Any:
     torch.manual_seed(0)
     config = config_5(rnd_cfg=SECTION | changes)

@@ -153,6 +153,8 @@ def test_parts_are_loaded_as_asked(tmp_path: Path) -> None:
     trained.save(tmp_path / "model.pt")
     fresh = runner_of()
     before = weights(fresh)
+    with pytest.raises(BadInput, match="load_cfg names actr; there are: actor, critic, iteration"):
+        fresh.load(tmp_path / "model.pt", load_cfg={"actr": True})
     fresh.load(tmp_path / "model.pt", load_cfg={"actor": True})
     after, wanted = weights(fresh), weights(trained)
     assert all(torch.equal(after[name], wanted[name]) for name in after if "actor" in name

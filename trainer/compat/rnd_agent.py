@@ -23,7 +23,9 @@ def rnd_weights(rnd: RandomNetworkDistillation) -> RndWeights:
         for name, value in module.state_dict().items()
     }
     for prefix, statistics in _normalizers(rnd).items():
-        state |= {prefix + name: value for name, value in _theirs(statistics).items()}
+        # Of states theirs are (1, dim), of rewards (1,).
+        shape = (1, -1) if prefix == STATE_NORMALIZER else (1,)
+        state |= {prefix + name: value for name, value in _theirs(statistics, shape).items()}
     names = predictor_names(state)
     optimizer = rnd.state_dict()["learner"]["optimizer"]
     (group,) = optimizer["param_groups"]
@@ -98,9 +100,7 @@ def _normalizers(rnd: RandomNetworkDistillation) -> dict[str, RunningNormalizer]
     return found
 
 
-def _theirs(normalizer: RunningNormalizer) -> dict[str, Tensor]:
-    # Of states theirs are (1, dim), of rewards (1,).
-    shape = (1,) if len(normalizer.mean) == 1 else (1, -1)
+def _theirs(normalizer: RunningNormalizer, shape: tuple[int, ...]) -> dict[str, Tensor]:
     values = {
         "_mean": normalizer.mean.float().reshape(shape),
         "_var": normalizer.var.float().reshape(shape),
