@@ -133,7 +133,7 @@ def _settings(config: TrainConfig) -> dict[str, Any]:
 def _learning_rate(ppo: PPOConfig) -> float | Callable[[float], float]:
     if ppo.lr_anneal == "none":
         return ppo.learning_rate
-    start, end = ppo.learning_rate, ppo.min_lr
+    start, end = ppo.learning_rate, ppo.lr_floor
     return lambda remaining: end + (start - end) * remaining
 
 

@@ -106,14 +106,14 @@ class PPOConfig:
     kl_band: float = 2.0
     """The band is desired_kl / kl_band ... desired_kl * kl_band."""
 
-    min_lr: float = 1e-5
-    """Floor of the learning rate, of both schedules."""
+    min_lr: float | None = None
+    """Floor of the learning rate; None: 1e-5, or with lr_anneal = linear 5 % of learning_rate."""
 
     max_lr: float = 1e-2
     """Ceiling of the adaptive learning rate."""
 
     lr_anneal: Literal["none", "linear"] = "none"
-    """Linear: from learning_rate to min_lr over the run. Excludes desired_kl."""
+    """Linear: from learning_rate to its floor over the run. Excludes desired_kl."""
 
     final_std: float | None = None
     """Ceiling of the policy's deviation from 80 % of the run on, approached geometrically."""
@@ -169,11 +169,18 @@ class PPOConfig:
                 "learning rate: choose one (desired_kl = None, or lr_anneal = none)"
             )
         high = self.max_lr if self.desired_kl is not None else math.inf
-        if not self.min_lr <= self.learning_rate <= high:
+        if not self.lr_floor <= self.learning_rate <= high:
             raise InvalidSetting(
-                f"learning_rate = {self.learning_rate}: must lie between min_lr = {self.min_lr} "
+                f"learning_rate = {self.learning_rate}: must lie between min_lr = {self.lr_floor} "
                 f"and max_lr = {high}"
             )
+
+    @property
+    def lr_floor(self) -> float:
+        """The floor of the learning rate that is in effect."""
+        if self.min_lr is not None:
+            return self.min_lr
+        return 0.05 * self.learning_rate if self.lr_anneal == "linear" else 1e-5
 
 
 LOGGERS = ("tensorboard", "wandb", "mlflow")

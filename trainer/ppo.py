@@ -126,7 +126,7 @@ class PPO:
         """Set the learning rate of an iteration, counted from 0, if the linear schedule is on."""
         config = self.config
         if config.lr_anneal == "linear":
-            start, end = config.learning_rate, config.min_lr
+            start, end = config.learning_rate, config.lr_floor
             self.lr.fill_(linear_lr(iteration, iterations, start=start, end=end))
 
     def limit_std(self, iteration: int, iterations: int) -> None:
@@ -228,7 +228,7 @@ class PPO:
                 desired_kl=config.desired_kl,
                 factor=config.kl_factor,
                 band=config.kl_band,
-                min_lr=config.min_lr,
+                min_lr=config.lr_floor,
                 max_lr=config.max_lr,
             )
             self.lr.copy_(lr)

@@ -108,11 +108,15 @@ def test_a_resumed_run_drops_what_was_logged_after_its_checkpoint(tmp_path: Path
     assert [row["iteration"] for row in read_metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_linear_schedule_runs_from_start_to_floor(tmp_path: Path) -> None:
-    ppo = replace(RECIPE.ppo, desired_kl=None, lr_anneal="linear", learning_rate=1e-3, min_lr=4e-4)
+@pytest.mark.parametrize(("floor", "in_effect"), [(4e-4, 4e-4), (None, 5e-5)])
+def test_a_linear_schedule_runs_from_start_to_floor(
+    tmp_path: Path, floor: float | None, in_effect: float
+) -> None:
+    ppo = replace(RECIPE.ppo, desired_kl=None, lr_anneal="linear", learning_rate=1e-3, min_lr=floor)
     run(tmp_path, replace(CONFIG, ppo=ppo))
     rates = [row["policy/lr"] for row in read_metrics(tmp_path)]
-    assert rates == pytest.approx([1e-3, 9e-4, 8e-4, 7e-4, 6e-4, 5e-4])
+    expected = torch.linspace(1e-3, in_effect, CONFIG.iterations + 1, dtype=torch.float64)[:-1]
+    assert rates == pytest.approx(expected.tolist())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -34,7 +34,6 @@ RECIPE = TrainConfig(
         learning_rate=3e-4,
         desired_kl=None,
         lr_anneal="linear",
-        min_lr=1.5e-5,
         max_grad_norm=0.5,
         grad_clip="joint",
         normalize_advantage="minibatch",
