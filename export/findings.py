@@ -6,9 +6,9 @@ import numpy as np
 
 from robot_runtime.errors import Refused
 from robot_runtime.policy.contract import PolicyContract
+from robot_runtime.policy.sides import AXIAL, other_side
 from robot_runtime.policy.spec import Joint
 from robot_runtime.policy.terms import required_measurements
-from trainer.mirror_table import AXIAL, other_side
 
 
 def check_measurable(contract: PolicyContract, *, allowed: bool) -> list[str]:
@@ -42,11 +42,10 @@ def contract_findings(contract: PolicyContract) -> list[str]:
 
 def _zero_gains(contract: PolicyContract) -> list[str]:
     kinds = {name: term.kind for term in contract.action.terms for name in term.joints}
-    held = {target.joint for target in contract.action.hold}
     found: list[str] = []
     for joint in contract.joints:
         kind = kinds.get(joint.name, "position")
-        if joint.kp == 0.0 and (kind == "position" or joint.name in held):
+        if joint.kp == 0.0 and kind == "position":
             found.append(f"kp of {joint.name} is 0: nothing holds its position")
         if joint.kd == 0.0 and kind != "effort":
             found.append(f"kd of {joint.name} is 0: nothing damps it, and damping stops nothing")
@@ -60,8 +59,10 @@ def _sides(contract: PolicyContract) -> list[str]:
         right = joints.get(other_side(left.name) or "")
         if right is None or contract.joint_names.index(right.name) < i:
             continue
-        for field in ("kp", "kd", "default_pos"):
+        for field in ("kp", "kd", "effort_limit", "default_pos"):
             a, b = getattr(left, field), getattr(right, field)
+            if a is None or b is None:
+                continue
             signs = _signs(left, right) if field == "default_pos" else (1.0,)
             if all(abs(a - sign * b) > 1e-6 * max(1.0, abs(a)) for sign in signs):
                 found.append(

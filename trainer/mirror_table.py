@@ -13,25 +13,13 @@ from dataclasses import dataclass
 from robot_runtime.errors import Refused
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.observation import history_gather
+from robot_runtime.policy.sides import AXIAL, other_side
 from robot_runtime.policy.spec import Joint, ObservationBlock, ObservationTerm
 from trainer.symmetry import Mirror, MirrorTable
 
 POLAR = (1.0, -1.0, 1.0)
-AXIAL = (-1.0, 1.0, -1.0)
 PLANAR = (1.0, -1.0, -1.0)
 """Forward and left velocity and yaw rate."""
-
-_SIDES = (
-    ("left", "right"),
-    ("l", "r"),
-    ("fl", "fr"),
-    ("rl", "rr"),
-    ("hl", "hr"),
-    ("bl", "br"),
-    ("lf", "rf"),
-    ("lh", "rh"),
-)
-_OTHER_SIDE = {a: b for a, b in _SIDES} | {b: a for a, b in _SIDES}
 
 _COMMAND_SIGNS = {"lin_vel_x": 1.0, "lin_vel_y": -1.0, "ang_vel_z": -1.0}
 
@@ -45,21 +33,6 @@ class Reflection:
 
     index: tuple[int, ...]
     sign: tuple[float, ...]
-
-
-def other_side(name: str) -> str | None:
-    """The name of the same part on the other side, or None for a part without a side.
-
-    A name is split at underscores; one word of it tells the side: ``FL_hip_joint`` and
-    ``FR_hip_joint``, ``left_knee`` and ``right_knee``, ``knee_l`` and ``knee_r``.
-    """
-    words = name.split("_")
-    for i, word in enumerate(words):
-        other = _OTHER_SIDE.get(word.lower())
-        if other is not None:
-            words[i] = other.upper() if word.isupper() else other
-            return "_".join(words)
-    return None
 
 
 def mirror_table(

@@ -17,6 +17,13 @@ from export.importers.shorthand import term
 from robot_runtime.errors import BadInput
 
 _CODE = "the stack's observation code"
+_KEYS = (
+    "policy_checkpoint_path ip_robot_addr ip_policy_obs_port ip_host_addr ip_policy_acs_port "
+    "control_dt policy_dt physics_dt cutoff_freq num_joints joints joint_kp joint_kd effort_limits "
+    "default_base_position default_joint_positions num_observations history_length "
+    "command_velocity num_actions action_scale action_indices action_limit_lower "
+    "action_limit_upper"
+)
 
 
 def read(foreign: Foreign, sheet: Sheet) -> Graph:
@@ -31,6 +38,7 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     count, dim = table.count("num_actions"), table.count("num_observations")
     past = table.count("history_length") if "history_length" in table else 0
     graph = foreign.graph(foreign.network(named, path), dim * (past + 1))
+    sheet.unread(table, _KEYS)
     _state_timing(sheet, table)
     names = table.names("joints")
     if "num_joints" in table and table.count("num_joints") != len(names):

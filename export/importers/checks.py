@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 
+from export.findings import contract_findings
 from export.importers.model import ModelFacts
 from export.importers.sheet import Sheet
 from robot_runtime.errors import Refused
 from robot_runtime.policy.contract import PolicyContract
-from robot_runtime.policy.spec import Joint
 
 _REACH = 0.02
 """How far beyond its range a default position may lie, [rad]: models round their ranges."""
 
 _GENERIC = ("scene", "mujoco", "model", "robot", "flat", "terrain", "mjx", "description")
 """Words of a model's name that name no robot."""
-
-_SIDES = (("left", "right"), ("Left", "Right"), ("FL", "FR"), ("RL", "RR"), ("L_", "R_"))
 
 
 def check_contract(
@@ -37,7 +35,8 @@ def check_contract(
     _check_robot(model, sheet)
     _check_poses(contract, model)
     _check_others(contract, model, sheet)
-    _note_sides(contract, sheet)
+    for finding in contract_findings(contract):
+        sheet.note(finding)
     _note_servos(contract, model, sheet)
     _note_gravity(contract, sheet)
     speed = [t.name for b in contract.observation for t in b.terms if t.source == "base_lin_vel"]
@@ -107,29 +106,6 @@ def _check_others(contract: PolicyContract, model: ModelFacts, sheet: Sheet) -> 
         "passive",
     )
     sheet.settle()
-
-
-def _note_sides(contract: PolicyContract, sheet: Sheet) -> None:
-    """Left and right of a robot are alike; where a file's numbers are not, one is a slip."""
-    joints = {joint.name: joint for joint in contract.joints}
-    for name, joint in joints.items():
-        for left, right in _SIDES:
-            other = joints.get(name.replace(left, right, 1)) if left in name else None
-            if other is None or other.name == name:
-                continue
-            for field in ("kp", "kd", "effort_limit"):
-                one, two = getattr(joint, field), getattr(other, field)
-                if one != two:
-                    sheet.note(f"asymmetry: {field} of {name} is {one}, of {other.name} {two}")
-            _note_pose(joint, other, sheet)
-
-
-def _note_pose(joint: Joint, other: Joint, sheet: Sheet) -> None:
-    if abs(abs(joint.default_pos) - abs(other.default_pos)) > 1e-6:
-        sheet.note(
-            f"asymmetry: the default position of {joint.name} is {joint.default_pos:g}, of "
-            f"{other.name} {other.default_pos:g}"
-        )
 
 
 def _note_gravity(contract: PolicyContract, sheet: Sheet) -> None:

@@ -32,6 +32,13 @@ _TERMS = {
     "actions": ("last_action", None),
     "g1_phase": ("phase_sin_cos", None),
 }
+_KEYS = (
+    "dt decimation model_name num_observations observations observations_history "
+    "observations_history_priority clip_obs clip_actions clip_actions_lower clip_actions_upper "
+    "rl_kp rl_kd fixed_kp fixed_kd num_of_dofs action_scale wheel_indices lin_vel_scale "
+    "ang_vel_scale dof_pos_scale dof_vel_scale commands_scale torque_limits default_dof_pos "
+    "joint_names joint_controller_names joint_mapping ang_vel_axis default_commands"
+)
 _GAIT_PERIOD = 0.8
 """Of the term ``g1_phase``, a constant of the runtime, [s]."""
 
@@ -44,6 +51,8 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     """
     base, policy, name = _sections(foreign)
     both = Table(policy.name, {**base.data, **policy.data})
+    sheet.unread(base, _KEYS)
+    sheet.unread(policy, _KEYS)
     count = both.count("num_of_dofs")
     history = _history(policy)
     frame = both.count("num_observations")
@@ -225,6 +234,10 @@ def _state_action(
     clip = None
     if both.data.get("clip_actions_lower") and both.data.get("clip_actions_upper"):
         clip = [both.spread(f"clip_actions_{end}", count) for end in ("lower", "upper")]
+    elif "clip_actions" in both:
+        # Files from before the two lists have one number.
+        reach = both.number("clip_actions")
+        clip = [[-reach] * count, [reach] * count]
     scale = both.spread("action_scale", count)
     where = policy.where("action_scale, clip_actions_lower, clip_actions_upper, wheel_indices")
     groups = _groups(count, wheels)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from export.importers.reading import is_dict, is_list, show
+from export.importers.reading import Table, is_dict, is_list, shorten, show
 from robot_runtime.errors import BadInput
 
 Origin = Literal["user", "file", "model", "inferred", "default"]
@@ -107,6 +107,17 @@ class Sheet:
         """Take down what the user should know."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def unread(self, table: Table, known: str) -> None:
+        """Note keys of a file that the importer knows nothing of: a fork may mean something.
+
+        Args:
+            table: The file.
+            known: The stack's own keys, separated by spaces.
+        """
+        names = [key for key in table if key not in known.split()]
+        if names:
+            self.note(f"{table.name}: not read, as the stack has no such keys: {shorten(names)}")
 
     def __contains__(self, path: str) -> bool:
         """Whether a source states the field."""

@@ -36,6 +36,7 @@ _TERMS = {
     "gait_phase": "phase_sin_cos",
     "phase": "phase_sin_cos",
 }
+_KEYS = "joint_ids_map step_dt stiffness damping default_joint_pos commands actions observations"
 _SWITCHES = ("use_gym_history", "scale_first")
 _JOINTED = ("joint_pos", "joint_pos_rel", "joint_vel")
 _CHANNELS = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
@@ -58,6 +59,7 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     """
     table = foreign.the_table("deploy.yaml", "joint_ids_map")
     graph = foreign.graph(foreign.network())
+    sheet.unread(table, _KEYS)
     period = table.number("step_dt")
     sheet.state("timing.control_dt", period, "file", table.where("step_dt"))
     names = _joints(foreign, sheet, table)
@@ -79,21 +81,33 @@ def _joints(foreign: Foreign, sheet: Sheet, table: Table) -> list[str]:
     if motors is None:
         motors = list(foreign.model.actuators)
         where = f"actuators of {foreign.model.path.name}"
+        sheet.note(
+            f"{table.name} names motors by number; taken is the order of {where}: "
+            f"{', '.join(motors)}; models of one robot differ in it, and another order swaps "
+            "legs in silence: if the robot's motors stand in another, give motors: [NAME, ...]"
+        )
     if not motors or max(ids) >= len(motors):
         raise BadInput(
             f"{table.where('joint_ids_map')}: names motor {max(ids)}, but {where} are "
             f"{len(motors)}: a file of another robot? If not, give the joints in the order of the "
             "robot's motors as motors: [NAME, ...]"
         )
-    if len(ids) < len(motors) and "joints.others" not in sheet:
-        idle = [str(name) for i, name in enumerate(motors) if i not in ids]
+    driven = foreign.model.driven
+    idle = [str(name) for i, name in enumerate(motors) if i not in ids and name in driven]
+    if idle and "joints.others" not in sheet:
         sheet.ask(
             "joints.others",
-            f"{table.name} has {len(ids)} joints, the model {len(motors)}: another robot? The file "
+            f"{table.name} has {len(ids)} joints, the model {len(driven)}: another robot? The file "
             f"says nothing about {', '.join(idle)}",
             "passive",
         )
     names = [str(motors[i]) for i in ids]
+    unknown = [str(i) for i, name in zip(ids, names, strict=True) if name not in driven]
+    if unknown:
+        raise BadInput(
+            f"{table.where('joint_ids_map')}: motor {unknown[0]} of {where} moves "
+            f"'{motors[int(unknown[0])]}', which is no joint that the model drives"
+        )
     mapped = f"{table.where('joint_ids_map')} through {where}"
     sheet.state("joints.names", names, "model", mapped)
     sheet.state("joints.motor", ids, "file", table.where("joint_ids_map"))

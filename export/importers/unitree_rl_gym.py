@@ -17,6 +17,12 @@ from export.importers.shorthand import term
 from robot_runtime.errors import BadInput
 
 _SCRIPTS = "the stack's deploy scripts"
+_KEYS = (
+    "policy_path xml_path simulation_duration simulation_dt control_decimation control_dt kps kds "
+    "default_angles ang_vel_scale dof_pos_scale dof_vel_scale action_scale cmd_scale num_actions "
+    "num_obs cmd_init max_cmd msg_type imu_type weak_motor lowcmd_topic lowstate_topic "
+    "leg_joint2motor_idx arm_waist_joint2motor_idx arm_waist_kps arm_waist_kds arm_waist_target"
+)
 _CHANNELS = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
 
 
@@ -38,6 +44,7 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     count, dim = table.count("num_actions"), table.count("num_obs")
     graph = foreign.graph(foreign.network(_policy_name(table)), dim)
     for each in [*simulated, *real]:
+        sheet.unread(each, _KEYS)
         _state_timing(sheet, each)
     _state_robot(sheet, simulated, real)
     joints = _state_joints(foreign, sheet, count, real)

@@ -112,6 +112,7 @@ def test_history_is_mirrored_frame_by_frame() -> None:
         ("left_knee", "right_knee"),
         ("knee_r", "knee_l"),
         ("LH_KFE", "RH_KFE"),
+        ("Left_Hip_Pitch", "Right_Hip_Pitch"),
         ("waist_yaw", None),
         ("roll_flap", None),
     ],

@@ -178,6 +178,16 @@ def test_rl_sar_joint_names_of_the_policy_override_the_robots(tmp_path: Path) ->
     assert list(case.run().policy.contract.joint_names) == list(LEGS)[::-1]
 
 
+def test_rl_sar_files_from_before_the_lists_clip_with_one_number(tmp_path: Path) -> None:
+    case, _ = sar_case(
+        tmp_path, clip_actions=3.0, clip_actions_lower=[], clip_actions_upper=[], gait_type="trot"
+    )
+    imported = case.run()
+    (action,) = imported.policy.contract.action.terms
+    assert (action.raw_lower, action.raw_upper) == ((-3.0,) * 4, (3.0,) * 4)
+    assert any("config.yaml: not read" in n and n.endswith(": gait_type") for n in imported.notes)
+
+
 def test_rl_sar_refuses_files_that_do_not_belong_together(tmp_path: Path) -> None:
     case, _ = sar_case(tmp_path)
     case.write("policy/biped2/base.yaml", yaml.safe_dump({"go2": BASE}))
@@ -646,5 +656,6 @@ def test_a_side_without_stiffness_is_asked_about(tmp_path: Path) -> None:
     assert imported.fields["joints.0.kp"] == "user: --set"
     assert imported.fields["joints.1.kp"].startswith("file")
     assert any(
-        "asymmetry: kp of left_hip is 40.0, of right_hip 40.179" in n for n in imported.notes
+        "left and right differ: kp of left_hip is 40, of right_hip 40.179" in n
+        for n in imported.notes
     )

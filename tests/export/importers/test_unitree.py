@@ -436,6 +436,32 @@ def test_a_model_without_actuators_needs_the_motors_names(tmp_path: Path) -> Non
     assert list(case.run().policy.contract.joint_names) == POLICY
 
 
+def test_the_order_of_the_motors_is_the_models_and_said_to_be(tmp_path: Path) -> None:
+    """Another model of the same robot, with its actuators left first, would swap the legs."""
+    case = deploy_case(tmp_path, terms(1), {"obs": 21})
+    note = "taken is the order of actuators of scene.xml: right_hip, right_knee, left_hip"
+    assert any(note in n for n in case.run().notes)
+    case.settings.append(f"motors=[{', '.join(MOTORS)}]")
+    assert not any("taken is the order" in n for n in case.run().notes)
+
+
+def test_motors_that_the_model_lacks_are_no_idle_joints(tmp_path: Path) -> None:
+    """A robot with fewer joints keeps the bus of the one with more: numbers with gaps."""
+    case = deploy_case(tmp_path, terms(1), {"obs": 21})
+    path, ids = tmp_path / "params/deploy.yaml", [i + (i > 1) for i in IDS]
+    plain = yaml.safe_load(path.read_text().replace(SLICE, "joint_ids: null"))
+    for key in ("stiffness", "damping"):
+        plain[key].insert(2, 0.0)
+    case.write("params/deploy.yaml", yaml.safe_dump({**plain, "joint_ids_map": ids}))
+    case.settings.append(f"motors=[{', '.join([*MOTORS[:2], 'waist', *MOTORS[2:]])}]")
+    contract = case.run().policy.contract
+    assert list(contract.joint_names) == POLICY
+    assert [joint.motor for joint in contract.joints] == ids
+    case.write("params/deploy.yaml", yaml.safe_dump({**plain, "joint_ids_map": [2, *ids[1:]]}))
+    with pytest.raises(BadInput, match="motor 2 of the user's motors moves 'waist', which is no"):
+        case.run()
+
+
 def test_rounded_numbers_are_flagged_unless_one_is_not_rounded(tmp_path: Path) -> None:
     case = deploy_case(tmp_path, terms(1), {"obs": 21})
     assert any("three digits" in note for note in case.run().notes)
