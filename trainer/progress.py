@@ -69,13 +69,19 @@ class Silent:
 class Lines(Silent):
     """Writes a line now and then, for logs and pipes."""
 
-    def __init__(self, total: int, *, start: int, every: int) -> None:
+    def __init__(self, total: int, *, start: int, every: int, opening: str = "") -> None:
         """Take the number of iterations, how many are done, and how many lie between two lines."""
+        self._opening = opening
         self._total = total
         self._start = start
         self._every = every
         self._begin = time.monotonic()
         self._last: dict[str, float] = {}
+
+    def __enter__(self) -> Lines:
+        """Write the opening."""
+        sys.stderr.write(self._opening)
+        return self
 
     def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
         """Write a line if it is time."""
@@ -91,8 +97,9 @@ class Lines(Silent):
 class Bar:
     """A progress bar with the metrics beside it."""
 
-    def __init__(self, total: int, *, start: int) -> None:
+    def __init__(self, total: int, *, start: int, opening: str = "") -> None:
         """Take the number of iterations and how many are done already."""
+        self._opening = opening
         self._progress = Progress(
             MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=9)),
             BarColumn(bar_width=None),
@@ -109,7 +116,8 @@ class Bar:
         self._progress.update(self._task, completed=done, metrics=summary(self._last))
 
     def __enter__(self) -> Bar:
-        """Show the bar."""
+        """Write the opening and show the bar."""
+        sys.stderr.write(self._opening)
         self._progress.start()
         return self
 
@@ -130,8 +138,14 @@ def summary(metrics: Mapping[str, float]) -> str:
     return "  ".join(shown)
 
 
-def console_report(total: int, start: int) -> Report:
-    """Return a bar on a terminal and lines elsewhere, on standard error."""
+def console_report(total: int, start: int, opening: str = "") -> Report:
+    """Return a bar on a terminal and lines elsewhere, on standard error.
+
+    Args:
+        total: Iterations of the whole run.
+        start: How many are done already.
+        opening: What is written once before the first, with its line ends.
+    """
     if sys.stderr.isatty():
-        return Bar(total, start=start)
-    return Lines(total, start=start, every=max(1, total // 20))
+        return Bar(total, start=start, opening=opening)
+    return Lines(total, start=start, every=max(1, total // 20), opening=opening)

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from trainer.distributed import ALONE
 from trainer.evaluation import best_path
 from trainer.metrics import read_metrics
 from trainer.tasks.base import TaskRun
+from trainer.together import merged_metrics
 from trainer.train import train
 
 ROOT = Path(__file__).parents[2]
@@ -239,6 +241,30 @@ def test_without_others_nothing_is_done() -> None:
     assert ALONE.gather("x") == ["x"]
     assert ALONE.from_first(measured) is measured
     assert ALONE.seed(11) == 11
+
+
+def test_metrics_of_two_are_merged_by_what_they_are_of() -> None:
+    own = {
+        "episode/return": 1.0, "episode/count": 3.0, "policy/kl": 0.1, "nonfinite/grad": 2.0,
+        "nonfinite/reward": 1.0, "perf/collect_seconds": 2.0, "perf/steps_per_second": 50.0,
+    }  # fmt: skip
+    other = {
+        "episode/return": 5.0, "episode/count": 1.0, "policy/kl": 0.4, "nonfinite/grad": 2.0,
+        "nonfinite/reward": 4.0, "perf/collect_seconds": 7.0, "loss/value": 3.0,
+    }  # fmt: skip
+    peers: Any = SimpleNamespace(size=2, gather=lambda mine: [mine, (other, 20)])
+    merged, steps = merged_metrics(own, 10, peers)
+    assert steps == 30
+    assert merged == pytest.approx({
+        "episode/return": 2.0,  # (3 * 1 + 1 * 5) / 4: of all episodes
+        "episode/count": 4.0,
+        "policy/kl": 0.3,  # (10 * 0.1 + 20 * 0.4) / 30: of all steps
+        "nonfinite/grad": 2.0,  # one gradient, seen by both
+        "nonfinite/reward": 5.0,
+        "perf/collect_seconds": 7.0,
+        "perf/steps_per_second": 50.0,
+        "loss/value": 3.0,
+    })  # fmt: skip
 
 
 @pytest.mark.gpu

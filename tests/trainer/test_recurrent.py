@@ -156,6 +156,27 @@ def test_values_are_those_of_whole_episodes_and_ends_follow_their_own(shared: bo
         assert float(last[n]) == pytest.approx(whole(agent, episode), abs=1e-5)
 
 
+def test_without_a_final_observation_the_value_is_that_of_the_step_before() -> None:
+    agent, env = make("gru"), ending(share=0.5)
+    rollout = Collector(env, num_steps=STEPS, device=CPU, groups=agent.groups).collect(agent.act)
+    # What the collector keeps where the environment gives none: s_t itself.
+    shown = {"final_obs": rollout.obs["critic"][:-1], "unknown": torch.ones(STEPS).bool()}
+    values = rollout_values(replace(rollout, **shown), agent.critic, ("critic",))
+    cut = rollout.truncated & ~rollout.terminated
+    assert int(cut.sum()) > 20
+    torch.testing.assert_close(values.final, torch.where(cut, values.value[:-1], 0.0))
+
+
+def test_advantages_of_a_minibatch_of_sequences_get_mean_0_and_deviation_1() -> None:
+    agent, env = make("gru", normalize_advantage="minibatch"), ending()
+    (rollout, *_) = collected(agent, env)
+    batch = agent._batch(rollout, None)
+    data = batch.minibatch(torch.arange(0, ENVS, 2), images=False, standardize=True)
+    assert data is not None
+    assert float(data.advantage.mean()) == pytest.approx(0.0, abs=1e-5)
+    assert float(data.advantage.std()) == pytest.approx(1.0, abs=1e-3)
+
+
 def whole(agent: PPO, episode: Tensor) -> float:
     """The value after an episode so far, ``(steps, dim)``, in one run from zero."""
     body = agent.critic.body

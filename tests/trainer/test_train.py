@@ -178,6 +178,19 @@ def test_the_verb_trains_resumes_and_tells_as_json(
     assert (config.num_envs, config.ppo.learning_rate) == (8, 1e-4)
 
 
+def test_the_settings_in_effect_are_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--num-envs", "8", "--iterations", "2", "--ppo.learning-rate", "2e-4"]
+    linear = ["--ppo.desired-kl", "None", "--ppo.lr-anneal", "linear", "--rnd.weight", "0.3"]
+    assert main(["train", "toy-point", *options, *linear, "--out", str(tmp_path / "out")]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    for text in ("ppo: num_steps = ", "min_lr = 1e-05,", "symmetry.augment = ", "adam_eps = 1e-08"):
+        assert said.count(text) == 1, text
+    assert "rnd: weight = 0.3" in said
+    assert "amp: " not in said
+
+
 def test_another_branch_of_a_run_is_for_another_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,6 +148,17 @@ def test_one_update_is_one_step_of_adam_on_the_papers_loss() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
+def test_the_gradient_is_punished_at_the_reference_alone() -> None:
+    prior = make_prior(replace(CONFIG, hidden=(8,)))
+    near, far = torch.zeros(3, 2), torch.full((3, 2), 2.0)
+    here, elsewhere, there = (
+        float(prior._loss(policy, reference)[1]["loss/amp_gradient"])
+        for policy, reference in ((near, near), (far, near), (near, far))
+    )
+    assert here == elsewhere
+    assert here != pytest.approx(there, rel=1e-2)
+
+
 def test_the_replay_buffer_is_bounded_and_trained_against() -> None:
     obs = torch.arange(4.0).reshape(4, 1, 1)
     early, late = (

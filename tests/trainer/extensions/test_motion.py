@@ -66,6 +66,10 @@ def test_another_time_between_frames_is_interpolated() -> None:
     assert MOTION.resample(0.1) is MOTION
     with pytest.raises(BadInput, match=r"clip 1 lasts 0.1 s, shorter than a step, 0.2 s"):
         MOTION.resample(0.2)
+    # 15 * 0.01 / 0.05 is a little less than 3 in binary numbers.
+    frames = np.arange(16, dtype=np.float32)[:, None]
+    long = Motion(names=("knee",), dt=0.01, clips=(frames,))
+    np.testing.assert_allclose(long.resample(0.05).clips[0][:, 0], [0.0, 5.0, 10.0, 15.0])
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,23 @@ def test_a_gradient_or_a_weight_that_is_not_finite_is_left_out_and_counted() -> 
     assert all(bool(p.isfinite().all()) for p in rnd.parameters())
 
 
+def test_after_a_resume_a_bad_weight_goes_back_to_the_loaded_one() -> None:
+    trained, resumed = make_rnd(PLAIN), make_rnd(PLAIN)
+    trained.update(random_rollout(), None)
+    resumed.load_state_dict(trained.state_dict())
+    with torch.no_grad():
+        resumed.parameters()[0][0, 0] = torch.nan
+    resumed.update(random_rollout(), None)
+    for now, loaded in zip(resumed.parameters(), trained.parameters(), strict=True):
+        torch.testing.assert_close(now, loaded, rtol=0.0, atol=0.0)
+
+
+def test_more_minibatches_than_samples_make_no_empty_step() -> None:
+    rnd, rollout = make_rnd(replace(PLAIN, minibatches=100)), random_rollout()
+    assert rollout.reward.numel() < 100
+    assert float(rnd.update(rollout, None)["nonfinite/rnd_grad"]) == 0.0
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
