@@ -171,7 +171,7 @@ def _scale(evidence: Evidence, difference: Difference) -> str:
     first = int(np.argmax(np.abs(found - wanted).max(axis=0)))
     return (
         f"scale or offset of the actions is lost: {evidence.actions[first]} comes as "
-        f"{factor[first]:.4g} x the right one {constant[first]:+.4g}"
+        f"{factor[first]:.6g} x the right one {constant[first]:+.4g}"
     )
 
 

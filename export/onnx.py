@@ -19,6 +19,7 @@ import onnx
 import torch
 from torch.export import Dim
 
+from export.bare import strip
 from export.graph import Policy, batch_axis, example_inputs
 from export.handwritten import write_graph
 from export.networks import OnnxBatchNetwork
@@ -93,7 +94,7 @@ def export_onnx(
     else:
         model = _export_by_tracing(module, contract, target)
     model.ir_version = target.ir_version
-    _strip(model)
+    strip(model)
     data = model.SerializeToString(deterministic=True)
     try:
         _check(data, contract)
@@ -164,27 +165,6 @@ def _names(contract: PolicyContract) -> dict[str, Any]:
         "input_names": [*contract.inputs(), *(state.input for state in states)],
         "output_names": [contract.network.output, *(state.output for state in states)],
     }
-
-
-def _strip(model: onnx.ModelProto) -> None:
-    """Remove stack traces with source paths, and everything else that only debugging needs."""
-    model.ClearField("metadata_props")
-    model.ClearField("doc_string")
-    graph = model.graph
-    graph.ClearField("metadata_props")
-    graph.ClearField("doc_string")
-    items = (
-        *graph.node,
-        *graph.input,
-        *graph.output,
-        *graph.value_info,
-        *graph.initializer,
-        *model.functions,
-        *(node for function in model.functions for node in function.node),
-    )
-    for item in items:
-        item.ClearField("metadata_props")
-        item.ClearField("doc_string")
 
 
 def _check(data: bytes, contract: PolicyContract) -> None:

@@ -13,6 +13,7 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from export.bare import strip
 from export.importers.bounds import check_bounds, check_text
 from export.importers.reading import MAX_BINARY, one_line, read_bytes, shorten
 from robot_runtime.errors import BadInput
@@ -111,7 +112,7 @@ def make_graph(model: onnx.ModelProto, name: str, metadata: dict[str, str]) -> G
     carried = {state.input for state in states}, {state.output for state in states}
     if len(inputs) == len(carried[0]) or len(outputs) == len(carried[1]):
         raise BadInput(f"{name}: the graph has no observation to take, or no action to give")
-    strip(model)
+    anonymous(model)
     data = model.SerializeToString(deterministic=True)
     return Graph(
         model=data,
@@ -211,12 +212,9 @@ def graph_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [tensor for tensor in model.graph.input if tensor.name not in weights]
 
 
-def strip(model: onnx.ModelProto) -> None:
-    """Remove metadata, comments and stack traces, which hold paths of other machines."""
-    graph = model.graph
-    for item in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info):
-        item.ClearField("doc_string")
-        item.ClearField("metadata_props")
+def anonymous(model: onnx.ModelProto) -> None:
+    """Remove what a foreign model says beside its graph, who wrote it included."""
+    strip(model)
     for field in ("producer_name", "producer_version", "domain"):
         model.ClearField(field)
 

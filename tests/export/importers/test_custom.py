@@ -412,6 +412,35 @@ def test_torchscript_with_a_contract(tmp_path: Path) -> None:
     np.testing.assert_allclose(network(obs), expected, atol=1e-6)
 
 
+def test_nothing_of_the_machine_that_wrote_the_graph_stays(tmp_path: Path) -> None:
+    """Exporters leave stack traces in nodes, and comments on whatever has room for one."""
+    case = custom(
+        tmp_path, f"{COMMON}\naction: {{scale: 0.5, offset: 0}}\nobservation: [command]", 3
+    )
+    place = "/home/somebody/train.py"
+    model = Network(inputs={"obs": 3}, actions=4, metadata={"run_path": place}).proto()
+    graph = model.graph
+    for item in (model, graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
+        item.doc_string = place
+        prop = item.metadata_props.add()
+        prop.key, prop.value = "trace", place
+    model.producer_name = model.producer_version = model.domain = place
+    case.files[0].write_bytes(model.SerializeToString())
+    assert place.encode() in case.files[0].read_bytes()
+    run(case)
+    assert place.encode() not in (tmp_path / "out.onnx").read_bytes()
+
+
+def test_gains_of_zero_are_believed_of_the_user_and_noted(tmp_path: Path) -> None:
+    text = f"{COMMON}\naction: {{scale: 0.5, offset: 0}}\nobservation: [command]"
+    case = custom(tmp_path, text, 3)
+    case.settings = ["joints.left_hip={kp: 0, kd: 0}"]
+    notes = run(case).notes
+    assert "kp of left_hip is 0: nothing holds its position" in notes
+    assert any(note.startswith("kd of left_hip is 0: nothing damps it") for note in notes)
+    assert any(note.startswith("left and right differ: kp of left_hip is 0,") for note in notes)
+
+
 def test_everything_that_is_missing_is_asked_at_once(tmp_path: Path) -> None:
     case = custom(tmp_path, "observation: [joint_pos_rel, phase_sin, base_quat]", 9)
     with pytest.raises(MissingFieldsError) as missing:
