@@ -11,6 +11,8 @@ from torch import Tensor
 
 from trainer.adam import Adam, clip_gradients
 from trainer.batch import Minibatch, Samples, make_batch
+from trainer.beginning import begin_with
+from trainer.checkpoint import Checkpoint
 from trainer.config import InvalidSetting, NetworkConfig, PPOConfig
 from trainer.distributed import ALONE, Peers
 from trainer.envs.action_space import ActionSpace
@@ -107,6 +109,11 @@ class PPO:
         self.faults = {name: torch.zeros((), dtype=torch.int64, device=device) for name in FAULTS}
         mirror = self._images.action if self._images else None
         self._loss = Objective(self.actor, self.critic, config=config, mirror=mirror)
+        self._last_finite = LastFinite(self._live_tensors)
+
+    def begin_with(self, checkpoint: Checkpoint, contract: str | None) -> None:
+        """Take over what another run's actor has learned; see `trainer.beginning.begin_with`."""
+        begin_with(self.actor, checkpoint, contract)
         self._last_finite = LastFinite(self._live_tensors)
 
     @torch.no_grad()

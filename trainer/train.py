@@ -41,6 +41,7 @@ from trainer.loggers import ScalarWriter
 from trainer.metrics import EpisodeTracker, MetricLog, NoLog, to_floats
 from trainer.networks.groups import ACTOR_GROUP
 from trainer.networks.policy import DeterministicPolicy, with_states
+from trainer.ppo import PPO
 from trainer.progress import Report, Silent
 from trainer.rollout import Collector
 from trainer.tasks.base import Deployment, TaskRun
@@ -88,6 +89,7 @@ def train(
     folder: Path,
     *,
     resume: Checkpoint | None = None,
+    initial: Checkpoint | None = None,
     report: Report | None = None,
     eval_env: VecEnv | None = None,
     writers: Sequence[ScalarWriter] = (),
@@ -105,6 +107,7 @@ def train(
         folder: The run folder, made if it does not exist.
         resume: Continue from here. On the CPU, with one torch thread and an environment that
             restores its state, the weights are then those of an uninterrupted run, bit for bit.
+        initial: Begin with what this run's actor has learned, and with all else anew.
         report: What the user sees.
         eval_env: Environments of its own to evaluate in, needed if the settings ask for that.
         writers: Where metrics go beside the loggers of the settings: any objects with
@@ -120,7 +123,7 @@ def train(
     """
     torch.set_num_threads(config.torch_threads)
     torch.manual_seed(peers.seed(config.seed))
-    run = Run(name, task, config, resume, eval_env, peers)
+    run = Run(name, task, config, resume, eval_env, peers, initial)
     settings = {"task": name, **config_to_plain(config)}
     metrics: dict[str, float] = {}
     stopped: str | None = None
@@ -182,6 +185,7 @@ class Run:
         resume: Checkpoint | None = None,
         eval_env: VecEnv | None = None,
         peers: Peers = ALONE,
+        initial: Checkpoint | None = None,
     ) -> None:
         """Build the agent, reset the environment and, on resume, put everything back."""
         space = action_space_of(task.env)
@@ -190,6 +194,11 @@ class Run:
         check_settings(config, peers)
         env, device = task.env, torch.device(config.device)
         self.agent = make_agent(config, task, resume, peers)
+        if initial is not None:
+            deployment = task.deployment
+            if resume is not None or not isinstance(self.agent, PPO):
+                raise BadInput("initial: neither a run that goes on nor a student takes an actor")
+            self.agent.begin_with(initial, deployment.contract_json() if deployment else None)
         self.extensions = make_extensions(config, env, device, peers)
         extra = [name for one in self.extensions.values() for name in one.groups]
         self.collector = Collector(

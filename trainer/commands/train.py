@@ -81,6 +81,10 @@ class Options:
     resume: Path | None = None
     """Checkpoint, or run folder with one, to continue from, with its settings as the defaults."""
 
+    initial: Path | None = None
+    """Checkpoint, or run folder with one, whose actor a new run begins with, of any task in which
+    observations and actions mean the same."""
+
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print how the run ended as JSON."""
 
@@ -123,6 +127,7 @@ def _train(
 ) -> TrainResult:
     """Train as one of some processes; the first one has the folder and the console."""
     config = options.config
+    initial = load_checkpoint(find_checkpoint(options.initial)) if options.initial else None
     done = checkpoint.iteration if checkpoint else 0
     folder = Path(peers.from_first(str(_run_folder(options, resumed, done)) if peers.first else ""))
     how: dict[str, Any] = {
@@ -137,7 +142,7 @@ def _train(
             eval_env = make(num_envs=episodes, seed=seed, **how).evaluation_env()
     result = train(
         options.task, task, config, folder,
-        resume=checkpoint, report=report, eval_env=eval_env, peers=peers,
+        resume=checkpoint, initial=initial, report=report, eval_env=eval_env, peers=peers,
     )  # fmt: skip
     if peers.first:
         _tell(folder, result, as_json=options.json)
