@@ -8,6 +8,7 @@ from pathlib import Path
 from export.importers.graph import Graph, open_onnx
 from export.importers.model import ModelFacts
 from export.importers.reading import Table, read_yaml, shorten
+from export.importers.sheet import Sheet
 from robot_runtime.errors import BadInput
 
 NETWORKS = (".onnx", ".pt", ".pth", ".jit")
@@ -81,6 +82,21 @@ class Foreign:
             raise BadInput(f"several networks: {shorten([str(p) for p in found])}; give one")
         hint = f" ('{named}')" if named else ""
         raise BadInput(f"no network among the files: give the {' or '.join(NETWORKS)} file{hint}")
+
+    def motors(self, sheet: Sheet, file: str) -> list[str]:
+        """The joints behind the model's actuators, which stand for a robot's numbered motors.
+
+        Args:
+            sheet: Gets a note of it: nobody says that the order is the same.
+            file: The file that has only numbers.
+        """
+        model = self.model
+        sheet.note(
+            f"{file} names motors by number; taken is the order of the actuators of "
+            f"{model.path.name}: {', '.join(model.actuators)}; models of one robot differ in it, "
+            "and another order swaps legs in silence: compare it with the robot's"
+        )
+        return list(model.actuators)
 
     def graph(self, path: Path, observation_dim: int | None = None) -> Graph:
         """Read a network.

@@ -79,13 +79,8 @@ def _joints(foreign: Foreign, sheet: Sheet, table: Table) -> list[str]:
     motors = sheet.get("motors")
     where = "the user's motors"
     if motors is None:
-        motors = list(foreign.model.actuators)
+        motors = foreign.motors(sheet, table.name)
         where = f"actuators of {foreign.model.path.name}"
-        sheet.note(
-            f"{table.name} names motors by number; taken is the order of {where}: "
-            f"{', '.join(motors)}; models of one robot differ in it, and another order swaps "
-            "legs in silence: if the robot's motors stand in another, give motors: [NAME, ...]"
-        )
     if not motors or max(ids) >= len(motors):
         raise BadInput(
             f"{table.where('joint_ids_map')}: names motor {max(ids)}, but {where} are "

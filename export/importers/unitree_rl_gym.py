@@ -98,7 +98,8 @@ def _state_joints(
         where = f"joints of {model.path.name}, in the order in which the scripts read qpos"
         sheet.state("joints.names", model.driven, "model", where)
     elif others and sorted([*legs, *others]) == list(range(len(model.actuators))):
-        names = [model.actuators[i] for i in (*legs, *others)]
+        motors = foreign.motors(sheet, real[0].name)
+        names = [motors[i] for i in (*legs, *others)]
         where = f"actuators of {model.path.name} by leg_joint2motor_idx, arm_waist_joint2motor_idx"
         sheet.state("joints.names", names, "model", where)
     else:

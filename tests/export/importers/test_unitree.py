@@ -165,6 +165,7 @@ def test_rl_gym_reads_the_gains_of_arms_and_waist(tmp_path: Path) -> None:
     assert contract.action_joints == LEGS
     assert contract.observation_dim == 21
     assert any("imu_type torso" in note for note in imported.notes)
+    assert any("g1.yaml names motors by number" in note for note in imported.notes)
 
 
 def test_rl_gym_refuses_another_robot_and_contradictions_are_noted(
@@ -439,7 +440,7 @@ def test_a_model_without_actuators_needs_the_motors_names(tmp_path: Path) -> Non
 def test_the_order_of_the_motors_is_the_models_and_said_to_be(tmp_path: Path) -> None:
     """Another model of the same robot, with its actuators left first, would swap the legs."""
     case = deploy_case(tmp_path, terms(1), {"obs": 21})
-    note = "taken is the order of actuators of scene.xml: right_hip, right_knee, left_hip"
+    note = "taken is the order of the actuators of scene.xml: right_hip, right_knee, left_hip"
     assert any(note in n for n in case.run().notes)
     case.settings.append(f"motors=[{', '.join(MOTORS)}]")
     assert not any("taken is the order" in n for n in case.run().notes)
