@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.batch import Minibatch
-from trainer.config import PPOConfig
+from trainer.config import InvalidSetting, PPOConfig
 from trainer.distributions import Distribution
 from trainer.losses import (
     AuxiliaryLoss,
@@ -38,6 +38,9 @@ class Objective:
             critic: The critic.
             config: Settings.
             mirror: The reflection of actions; None where mirror images are not used.
+
+        Raises:
+            InvalidSetting: There is no such backend to compile with.
         """
         self._actor, self._critic, self._config, self._mirror = actor, critic, config, mirror
         self._actor_net: Callable[[Tensor], Tensor] = actor.net
@@ -47,6 +50,12 @@ class Objective:
             for network in (actor, critic)
         }
         if config.compile_backend:
+            known = torch.compiler.list_backends(exclude_tags=())
+            if config.compile_backend not in known:
+                raise InvalidSetting(
+                    f"ppo.compile_backend = '{config.compile_backend}': torch.compile has: "
+                    f"{', '.join(sorted(known))}"
+                )
             # Only the handles are compiled: the modules keep their names in every checkpoint.
             self._actor_net = torch.compile(actor.net, backend=config.compile_backend)
             self._critic_net = torch.compile(critic.net, backend=config.compile_backend)

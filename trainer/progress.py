@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+import textwrap
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -19,6 +21,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Column
+
+from trainer.config import TrainConfig
+from trainer.loggers import flat_settings
 
 SHOWN = (
     ("rollout/reward", "reward", ".4f"),
@@ -149,3 +154,22 @@ def console_report(total: int, start: int, opening: str = "") -> Report:
     if sys.stderr.isatty():
         return Bar(total, start=start, opening=opening)
     return Lines(total, start=start, every=max(1, total // 20), opening=opening)
+
+
+def settings_in_effect(config: TrainConfig) -> str:
+    """Return the settings of all that learns as lines, what follows from others resolved."""
+    if config.distill.enabled:
+        learns = {"distill": dataclasses.asdict(config.distill)}
+    else:
+        learns = {"ppo": dataclasses.asdict(config.ppo) | {"min_lr": config.ppo.lr_floor}}
+    extensions = {"rnd": config.rnd, "amp": config.amp}
+    learns |= {name: dataclasses.asdict(one) for name, one in extensions.items() if one.enabled}
+    lines: list[str] = []
+    for name, settings in learns.items():
+        flat = flat_settings(settings).items()
+        text = " ".join(
+            f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+            for key, value in flat
+        )
+        lines += textwrap.wrap(f"{name}: {text}", width=100, subsequent_indent="  ")
+    return "".join(f"{line}\n" for line in lines)

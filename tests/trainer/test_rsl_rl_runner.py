@@ -169,6 +169,21 @@ def test_parts_are_loaded_as_asked(tmp_path: Path) -> None:
     assert torch.equal(weights(fresh)["critic.net.0.weight"], wanted["critic.net.0.weight"])
 
 
+@pytest.mark.parametrize("std_type", ["scalar", "log"])
+def test_deviations_that_depend_on_the_state_come_back(tmp_path: Path, std_type: str) -> None:
+    """In rsl_rl's files an output of 0 stands for another deviation than in our networks."""
+    config = config_5()
+    kind = {"class_name": "HeteroscedasticGaussianDistribution", "std_type": std_type}
+    config["actor"] = {**config["actor"], "distribution_cfg": {**kind, "init_std": 0.6}}
+    trained, fresh = runner_of(**config), runner_of(**config)
+    trained.learn(1)
+    trained.save(tmp_path / "model.pt")
+    fresh.load(tmp_path / "model.pt", load_cfg={"actor": True})
+    for name, value in trained.alg.actor.named_parameters():
+        loaded = fresh.alg.actor.get_parameter(name)
+        torch.testing.assert_close(loaded, value, rtol=0.0, atol=1e-6)
+
+
 def test_files_of_other_networks_are_refused_unless_asked(tmp_path: Path) -> None:
     plain = config_5()
     for role in ("actor", "critic"):

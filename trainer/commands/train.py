@@ -9,7 +9,6 @@ import json
 import os
 import re
 import sys
-import textwrap
 import time
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -30,8 +29,8 @@ from trainer.checkpoint import (
 from trainer.config import EncoderConfig, NetworkConfig, TrainConfig
 from trainer.distributed import Peers
 from trainer.evaluation import SEED_OFFSET
-from trainer.loggers import flat_settings, require_packages
-from trainer.progress import console_report
+from trainer.loggers import require_packages
+from trainer.progress import console_report, settings_in_effect
 from trainer.tasks.base import TASKS, MakeTask, find_task, recipe_of
 from trainer.torchrun import joined
 from trainer.train import TrainResult, train
@@ -147,21 +146,6 @@ def _train(
     if peers.first:
         _tell(folder, result, as_json=options.json)
     return result
-
-
-def settings_in_effect(config: TrainConfig) -> str:
-    """Return the settings of all that learns as lines, what follows from others resolved."""
-    if config.distill.enabled:
-        learns = {"distill": dataclasses.asdict(config.distill)}
-    else:
-        learns = {"ppo": dataclasses.asdict(config.ppo) | {"min_lr": config.ppo.lr_floor}}
-    extensions = {"rnd": config.rnd, "amp": config.amp}
-    learns |= {name: dataclasses.asdict(one) for name, one in extensions.items() if one.enabled}
-    lines: list[str] = []
-    for name, settings in learns.items():
-        text = ", ".join(f"{key} = {value}" for key, value in flat_settings(settings).items())
-        lines += textwrap.wrap(f"{name}: {text}", width=100, subsequent_indent="  ")
-    return "".join(f"{line}\n" for line in lines)
 
 
 def _sim_threads(asked: int, peers: Peers) -> int:

@@ -201,7 +201,8 @@ def test_after_a_resume_a_bad_weight_goes_back_to_the_loaded_one() -> None:
 def test_more_minibatches_than_samples_make_no_empty_step() -> None:
     rnd, rollout = make_rnd(replace(PLAIN, minibatches=100)), random_rollout()
     assert rollout.reward.numel() < 100
-    assert float(rnd.update(rollout, None)["nonfinite/rnd_grad"]) == 0.0
+    # The loss of an empty one would be NaN, and its step would go on by momentum alone.
+    assert bool(rnd.update(rollout, None)["loss/rnd"].isfinite())
 
 
 @pytest.mark.parametrize(
