@@ -222,7 +222,9 @@ class Distillation:
         zero = torch.zeros((), device=self.device)
         self._peers.average_gradients(self._parameters, zero, weight)
         limit = self.config.max_grad_norm
-        norm = nn.utils.clip_grad_norm_(self._parameters, float("inf") if limit is None else limit)
+        limit = float("inf") if limit is None else limit
+        # Of no gradient at all, where there is no sample, the norm would be on the CPU.
+        norm = nn.utils.clip_grad_norm_(self._parameters, limit).to(self.device)
         unusable = ~norm.isfinite()
         self.faults["nonfinite/grad"] += unusable
         # Where it is 1, the fused kernel leaves weights, moments and step count alone.

@@ -52,8 +52,8 @@ examples:
   tensorboard --logdir runs/first
 
 a student that learns from a teacher, which saw more than a robot measures:
-  surefoot train {task} --network.actor-groups critic --out runs/teacher
-  surefoot train {task} --distill.teacher runs/teacher --out runs/student
+  surefoot train quadruped-flat --network.actor-groups critic --out runs/teacher
+  surefoot train quadruped-flat --distill.teacher runs/teacher --out runs/student
 
 several processes, each with num_envs environments (and on cuda with a GPU of its own):
   torchrun --standalone --nproc-per-node 4 -m trainer {task} --out runs/second
