@@ -33,7 +33,8 @@ SMALL = TerrainConfig(levels=3, tile=3.0, border=1.0, resolution=0.05)
 @functools.cache
 def config(**changes: Any) -> RobotEnvConfig:
     return dataclasses.replace(
-        quadruped_rough.env_config(), **{"terrain": SMALL, "scan": ScanConfig(), **changes}
+        quadruped_rough.env_config(),
+        **{"terrain": SMALL, "scan": ScanConfig(), "levels": LevelConfig(), **changes},
     )
 
 
