@@ -111,6 +111,19 @@ class Faulty(PointEnv):
         return super().reset_rows(rows)
 
 
+def test_a_restarted_environment_counts_its_next_episode_from_the_start(tmp_path: Path) -> None:
+    config = TrainConfig(
+        num_envs=64, iterations=3, ppo=RECIPE.ppo, network=RECIPE.network,
+        random_episode_length=False,
+    )  # fmt: skip
+    env = Faulty(reward=math.inf)
+    train("toy-point", TaskRun(env=env, train=config, symmetry=MIRROR), config, tmp_path)
+    lengths = [row["episode/length"] for row in read_metrics(tmp_path) if "episode/length" in row]
+    assert env.restarted == [[9]]
+    assert lengths == [env.max_episode_length] * len(lengths)
+    assert len(lengths) == 2
+
+
 @pytest.mark.parametrize(
     ("fault", "counter"),
     [({"reward": math.inf}, "nonfinite/reward"), ({"obs": math.nan}, "nonfinite/obs:policy")],
