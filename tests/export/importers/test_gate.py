@@ -67,6 +67,28 @@ def test_another_network_is_refused(changes: dict[str, Any], message: str) -> No
         run_import_gate(Foreign(**changes), ours(), 45, NONE)
 
 
+class Line:
+    """A network without bounds, off by ``near`` on ordinary observations alone."""
+
+    def __init__(self, near: float = 0.0) -> None:
+        self.near = near
+
+    def reset(self) -> None:
+        pass
+
+    def __call__(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        return obs[:2] + np.float32(self.near if np.abs(obs).max() < 6.0 else 0.0)
+
+    step = __call__
+
+
+def test_large_actions_far_out_do_not_loosen_what_is_accepted_near_by() -> None:
+    exact: Any = Line()
+    assert run_import_gate(Line(), exact, 2, NONE[:, :2]).tolerance > 1e-4
+    with pytest.raises(GateFailed, match=r"differ by 0\.0001 on ordinary observations"):
+        run_import_gate(Line(near=1e-4), exact, 2, NONE[:, :2])
+
+
 def test_both_gates_ask_for_the_same() -> None:
     assert gate.TOLERANCE == parity.TOLERANCE
     assert gate.OUTLIER_SIGMA == parity.OUTLIER_SIGMA
