@@ -254,8 +254,9 @@ def _fill_action(
     sheet.ask(f"{path}.scale", "what one unit of action means, [rad], [rad/s] or [Nm]", "0.25")
     sheet.ask(f"{path}.offset", "the target of a zero action", "default_pos", "0.0")
     for field in ("scale", "offset"):
-        if field in term:
-            sheet.state(f"{path}.{field}", term[field], "inferred", "stated with the action term")
+        if field in term and f"{path}.{field}" not in sheet:
+            said = sheet.origin(f"action.{field}") or sheet.origin("action.terms")
+            sheet.state(f"{path}.{field}", term[field], *(said or ("inferred", "the action term")))
     offset = term.get("offset", 0.0)
     if offset == "default_pos":
         offset = [0.0 if rest[name] is None else rest[name] for name in term["joints"]]

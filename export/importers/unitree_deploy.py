@@ -165,9 +165,10 @@ def _actions(sheet: Sheet, table: Table, names: list[str]) -> None:
         for field in ("scale", "offset"):
             if field in action:
                 found[field] = action.spread(field, len(joints))
-        if kind != "position":
+        if kind != "position" and "offset" not in found:
             # A position target needs to be told where it begins, a speed or an effort does not.
-            found.setdefault("offset", [0.0] * len(joints))
+            where = f"a zero action is no {kind}"
+            sheet.state(f"action.{name}.offset", [0.0] * len(joints), "default", where)
         if "clip" in action:
             found["target_clip"] = _target_clip(action, len(joints))
         terms.append(found)

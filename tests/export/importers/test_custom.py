@@ -584,6 +584,7 @@ def test_answers_on_the_command_line_win_and_say_so(tmp_path: Path) -> None:
     assert imported.policy.contract.joints[0].kd == 3.0
     assert imported.fields["timing.pd_dt"] == "user: --set"
     assert imported.fields["timing.control_dt"] == "user: user.yaml"
+    assert imported.fields["action.terms.0.scale"] == "user: user.yaml"
     for setting in (
         "timing.pd_dt",
         "=3",

@@ -407,8 +407,13 @@ def test_two_kinds_of_actions_and_joints_by_index(tmp_path: Path) -> None:
     }
     text = yaml.safe_dump({**DEPLOY, "actions": actions, "observations": terms(1)}, sort_keys=False)
     case.write("params/deploy.yaml", text)
-    contract = case.run().policy.contract
+    imported = case.run()
+    contract = imported.policy.contract
     first, second = contract.action.terms
+    sources = [
+        imported.fields[f"action.terms.{i}.{f}"] for i in (0, 1) for f in ("scale", "offset")
+    ]
+    assert sources == ["file: deploy.yaml actions"] * 3 + ["default: a zero action is no velocity"]
     assert (first.kind, first.joints, first.scale) == ("position", tuple(POLICY[:2]), (0.5, 0.5))
     assert (second.kind, second.joints) == ("velocity", tuple(POLICY[2:]))
     assert (second.offset, second.target_upper) == ((0.0, 0.0), (9.0, 9.0))
