@@ -37,7 +37,7 @@ SEED = 5_000_011
 
 TRACKING = ("track_lin_vel", "track_mean_lin_vel", "track_ang_vel", "track_mean_ang_vel")
 
-STUDENTS = {"mlp": 300, "gru": 200}
+STUDENTS = {"mlp": 400, "gru": 400}
 """Iterations of each student."""
 
 
@@ -98,6 +98,7 @@ def main() -> int:
         for kind in options.students:
             count = options.iterations or STUDENTS[kind]
             how = ["--distill.teacher", str(teacher), "--iterations", str(count)]
+            how += ["--distill.lr-anneal", "linear"]
             cpu = train(folder / kind, "--network.kind", kind, *how, *seed)
             export(folder / kind)
             rows[kind] = score(folder / kind, options.robots) | {"cpu_seconds": cpu}

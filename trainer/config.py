@@ -11,6 +11,7 @@ from typing import Any, Literal
 from trainer.distillation_config import DistillConfig
 from trainer.extensions.config import AmpConfig, RndConfig
 from trainer.network_config import EncoderConfig, NetworkConfig
+from trainer.schedules import LR_FLOOR
 from trainer.settings import InvalidSetting, check_range
 
 __all__ = [
@@ -180,7 +181,7 @@ class PPOConfig:
         """The floor of the learning rate that is in effect."""
         if self.min_lr is not None:
             return self.min_lr
-        return 0.05 * self.learning_rate if self.lr_anneal == "linear" else 1e-5
+        return LR_FLOOR * self.learning_rate if self.lr_anneal == "linear" else 1e-5
 
 
 LOGGERS = ("tensorboard", "wandb", "mlflow")
@@ -387,6 +388,7 @@ LATER_SETTINGS: dict[str, Any] = {
     "rnd": dataclasses.asdict(RndConfig()),
     "amp": dataclasses.asdict(AmpConfig()),
     "distill": dataclasses.asdict(DistillConfig()),
+    "distill.lr_anneal": "none",
     "encoder.options": "",
     "network.encoders": (),
     "network.raw_groups": (),

@@ -29,6 +29,7 @@ from trainer.networks.groups import Groups, groups_of, observed
 from trainer.networks.recurrent import forget
 from trainer.normalizer import RunningNormalizer
 from trainer.rollout import Acted, Rollout
+from trainer.schedules import LR_FLOOR, linear_lr
 from trainer.teacher import Teacher
 
 logger = logging.getLogger(__name__)
@@ -126,7 +127,11 @@ class Distillation:
         return Acted(sample=action, outputs=outputs, action=action, state=(*after, *remembered))
 
     def anneal(self, iteration: int, iterations: int) -> None:
-        """Do nothing: the learning rate is constant."""
+        """Set the learning rate of an iteration, counted from 0, if the linear schedule is on."""
+        if self.config.lr_anneal == "linear":
+            start = self.config.learning_rate
+            (group,) = self._optimizer.param_groups
+            group["lr"] = linear_lr(iteration, iterations, start=start, end=LR_FLOOR * start)
 
     def limit_std(self, iteration: int, iterations: int) -> None:
         """Do nothing: the noise is constant."""

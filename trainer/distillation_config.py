@@ -40,7 +40,10 @@ class DistillConfig:
     """Steps between two optimizer steps of a student with a memory; no gradient goes further."""
 
     learning_rate: float = 1e-3
-    """Adam's step size."""
+    """Adam's step size at the start."""
+
+    lr_anneal: Literal["none", "linear"] = "none"
+    """Linear: from learning_rate to 5 % of it over the run."""
 
     max_grad_norm: float | None = 1.0
     """Largest norm of a gradient; what is longer is scaled down; None: nothing is."""

@@ -43,6 +43,10 @@ def adaptive_kl_lr(
     return torch.where(too_far, slower, torch.where(too_near, faster, lr))
 
 
+LR_FLOOR = 0.05
+"""Share of the first learning rate that a linear schedule ends at, unless told."""
+
+
 def linear_lr(iteration: int, iterations: int, *, start: float, end: float) -> float:
     """Return the learning rate of an iteration on the line from `start` (at 0) to `end`.
 

@@ -161,6 +161,17 @@ def test_an_update_is_that_of_a_slow_loop(teacher: Path, kind: str, length: int,
         agent._optimizer.state.clear()
 
 
+def test_the_rate_falls_to_a_twentieth_where_asked_for(teacher: Path) -> None:
+    network = NetworkConfig(actor_hidden=(4,))
+    for anneal, rates in (("linear", [0.01, 0.007625, 0.0005]), ("none", [0.01, 0.01, 0.01])):
+        config = DistillConfig(teacher=str(teacher), learning_rate=0.01, lr_anneal=anneal)  # type: ignore[arg-type]
+        agent, _ = student(teacher, network, config)
+        (group,) = agent._optimizer.param_groups
+        for iteration, rate in zip((0, 25, 100), rates, strict=True):
+            agent.anneal(iteration, 100)
+            assert group["lr"] == pytest.approx(rate)
+
+
 def test_minibatches_are_whole_environments_or_samples_and_all_count(teacher: Path) -> None:
     for kind, steps in (("mlp", 3 * 4), ("gru", 3 * 4 * 3)):
         config = DistillConfig(teacher="x", epochs=3, minibatches=4, gradient_length=4)
