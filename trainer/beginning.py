@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
 from robot_runtime.errors import BadInput
-from robot_runtime.policy.contract import PolicyContract
-from robot_runtime.policy.labels import observation_labels
 from trainer.checkpoint import Checkpoint
+from trainer.contract_match import demand_same, stated
 from trainer.networks.actor_critic import Actor
 
 _EXPLORATION = "distribution."
@@ -31,8 +31,8 @@ def begin_with(actor: Actor, checkpoint: Checkpoint, contract: str | None) -> No
             The message names the first difference.
     """
     if contract is not None and checkpoint.contract is not None:
-        own, other = (PolicyContract.from_json(text) for text in (contract, checkpoint.contract))
-        _require_same_meaning(own, other)
+        said = "initial: the checkpoint is of another contract"
+        demand_same(_meaning(checkpoint.contract), _meaning(contract), said)
     given = _learned(checkpoint.agent["actor"])
     own_shapes = {name: tuple(value.shape) for name, value in _learned(actor.state_dict()).items()}
     shapes = {name: tuple(value.shape) for name, value in given.items()}
@@ -50,26 +50,10 @@ def _learned(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value for name, value in state.items() if not name.startswith(_EXPLORATION)}
 
 
-def _require_same_meaning(own: PolicyContract, other: PolicyContract) -> None:
-    """Refuse numbers that mean something else, whatever their count."""
-    pairs = (
-        ("observation", observation_labels(own), observation_labels(other)),
-        ("action", own.action_joints, other.action_joints),
-    )
-    for what, here, there in pairs:
-        for i, (name, known) in enumerate(zip(here, there, strict=False)):
-            if name != known:
-                raise BadInput(
-                    f"initial: {what} {i} is '{known}' in the checkpoint and '{name}' in this task"
-                )
-        if len(here) != len(there):
-            raise BadInput(
-                f"initial: {len(there)} numbers of {what} in the checkpoint, {len(here)} in this "
-                "task"
-            )
-    for what in ("observation", "action"):
-        if getattr(own, what) != getattr(other, what):
-            raise BadInput(
-                f"initial: the {what} of the checkpoint has the same names and other scales, "
-                "clips or offsets than this task's"
-            )
+def _meaning(contract: str) -> dict[str, Any]:
+    """What the numbers that an actor sees and gives mean: not the gains, limits and rates."""
+    whole = stated(contract)
+    parts = {name: whole.get(name) for name in ("observation", "action", "phase", "imu")}
+    joints = [{k: one[k] for k in ("name", "default_pos")} for one in whole.get("joints", ())]
+    commands = [one["name"] for one in whole.get("commands", ())]
+    return {**parts, "joints": joints, "commands": commands}

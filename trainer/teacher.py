@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from trainer.checkpoint import (
 )
 from trainer.compat.models import Architecture, Hints, RslRlModel
 from trainer.config import DistillConfig, TrainConfig, config_from_plain, config_to_plain
+from trainer.contract_match import demand_same, stated
 from trainer.env import VecEnv
 from trainer.envs.action_space import ActionSpace, action_space_of
 from trainer.networks.actor_critic import Actor
@@ -228,26 +228,9 @@ def _demand_fit(teacher: Teacher, env: VecEnv) -> None:
 
 def _demand_same_robot(name: str, one: str, other: str, groups: Mapping[str, int]) -> None:
     """Refuse a teacher whose observations or actions mean something else."""
-    parts: tuple[dict[str, Any], dict[str, Any]] = (json.loads(one), json.loads(other))
-    if not any(group in _OBSERVED for group in groups):
-        for part in parts:
-            part.pop("observation", None)
-    for where, of_teacher, of_task in _differences(*parts, ""):
-        raise BadInput(
-            f"{name} was trained with another contract: {where} is {of_teacher} there and "
-            f"{of_task} in the task"
-        )
-
-
-def _differences(one: Any, other: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the places in which two values of JSON differ, and both sides."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in dict.fromkeys((*one, *other)):
-            if key != "noise" and (where or key not in _FREE):
-                inside = f"{where}.{key}" if where else str(key)
-                yield from _differences(one.get(key), other.get(key), inside)
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for i, pair in enumerate(zip(one, other, strict=True)):
-            yield from _differences(*pair, f"{where}[{i}]")
-    elif one != other:
-        yield where, json.dumps(one), json.dumps(other)
+    free = _FREE if any(group in _OBSERVED for group in groups) else _FREE | {"observation"}
+    there, here = (
+        {part: value for part, value in stated(text).items() if part not in free}
+        for text in (one, other)
+    )
+    demand_same(there, here, f"{name} was trained with another contract")

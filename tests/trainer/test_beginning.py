@@ -28,8 +28,7 @@ FLAT = make_contract(QUADRUPED)
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    # The toy's contract is no contract of a robot.
-    return replace(load_checkpoint(run(tmp_path_factory.mktemp("toy")).checkpoint), contract=None)
+    return load_checkpoint(run(tmp_path_factory.mktemp("toy")).checkpoint)
 
 
 def begin(initial: Checkpoint | None, **changes: Any) -> Run:
@@ -86,11 +85,43 @@ def _rescaled() -> dict[str, Any]:
     return {"observation": (dataclasses.replace(block, terms=(doubled, *rest)),)}
 
 
+def _with_joint(**changes: Any) -> dict[str, Any]:
+    joints = [
+        dataclasses.replace(one, **changes) if one.name == "FL_thigh_joint" else one
+        for one in FLAT.joints
+    ]
+    return {"joints": tuple(joints)}
+
+
+def _bent() -> dict[str, Any]:
+    """Relative positions and offsets of actions count from there."""
+    return _with_joint(default_pos=0.8)
+
+
+def _quieter() -> dict[str, Any]:
+    (block,) = FLAT.observation
+    terms = tuple(dataclasses.replace(one, noise=(0.0,)) for one in block.terms)
+    return {"observation": (dataclasses.replace(block, terms=terms),)}
+
+
+@pytest.mark.parametrize("changes", [_with_joint(kp=35.0), _quieter()], ids=["gain", "noise"])
+def test_other_gains_and_noise_are_what_a_run_may_go_on_with(
+    trained: Checkpoint, changes: dict[str, Any]
+) -> None:
+    actor = Actor({"policy": 47}, 12, CONFIG.network, torch.Generator())
+    source = replace(_with_contract(trained, **changes), agent={"actor": actor.state_dict()})
+    begin_with(actor, source, FLAT.to_json())
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (_reordered(), r"observation 0 is 'projected_gravity\[x\]' in the checkpoint and"),
-        (_rescaled(), "the observation of the checkpoint has the same names and other scales"),
+        (_reordered(), r"observation\.obs\.terms, order is \["),
+        (
+            _rescaled(),
+            r"observation\.obs\.terms\.base_ang_vel\.scale is \[0\.5\] there and \[0\.25\]",
+        ),
+        (_bent(), r"joints\.FL_thigh_joint\.default_pos is "),
     ],
 )
 def test_numbers_that_mean_something_else_are_refused(

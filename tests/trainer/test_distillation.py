@@ -323,11 +323,17 @@ CONTRACT = {
         ({"name": "b"}, None),
         ({"observation": [{"terms": [{"name": "cue", "noise": 0.0}]}]}, None),
         ({"robot": {"name": "cat"}}, 'robot.name is "dog" there and "cat" in the task'),
-        ({"joints": CONTRACT["joints"][::-1]}, r'joints\[0\].name is "hip" there and "knee"'),
-        ({"joints": CONTRACT["joints"][:1]}, "joints is "),
+        (
+            {"joints": CONTRACT["joints"][::-1]},
+            r'joints, order is \["hip", "knee"\] there and \["knee", "hip"\] in the task',
+        ),
+        (
+            {"joints": CONTRACT["joints"][:1]},
+            r'joints.knee is "present" there and "\(absent\)" in the task',
+        ),
         (
             {"observation": [{"terms": [{"name": "cue", "scale": 2.0, "noise": 0.1}]}]},
-            r"observation\[0\].terms\[0\].scale is null there and 2.0 in the task",
+            r'observation\[0\].terms.cue.scale is "\(absent\)" there and 2.0 in the task',
         ),
     ],
 )
