@@ -24,7 +24,6 @@ __all__ = [
     "TENSORBOARD_FOLDER",
     "EpisodeTracker",
     "MetricLog",
-    "NoLog",
     "read_metrics",
     "to_floats",
 ]
@@ -160,25 +159,6 @@ class MetricLog:
         self._file.flush()
         for writer in self._writers:
             writer.write(iteration, metrics)
-
-
-class NoLog:
-    """Takes metrics and writes none."""
-
-    def __enter__(self) -> NoLog:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Do nothing."""
-
-    def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Do nothing."""
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

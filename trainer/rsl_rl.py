@@ -46,6 +46,7 @@ from trainer.normalizer import RunningNormalizer
 from trainer.ppo import PPO
 from trainer.progress import Silent, console_report
 from trainer.rsl_rl_checkpoints import (
+    OWN,
     ForeignCheckpoint,
     parse_rsl_rl_checkpoint,
     rsl_rl_content,
@@ -57,9 +58,6 @@ from trainer.torchrun import join, world_size
 from trainer.train import Run
 
 logger = logging.getLogger(__name__)
-
-OWN = "surefoot"
-"""The key of what our files hold beyond rsl_rl's, which rsl_rl passes over."""
 
 OF_ONE_PROCESS = ("generator", "states", "collector", "rng")
 """What every process has for itself."""

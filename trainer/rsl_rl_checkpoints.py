@@ -40,6 +40,9 @@ __all__ = [
     "write_rsl_rl_checkpoint",
 ]
 
+OWN = "surefoot"
+"""The key of what our files hold beyond rsl_rl's, which rsl_rl passes over."""
+
 OPTIMIZER = "optimizer_state_dict"
 RND = "rnd_state_dict"
 RND_OPTIMIZER = "rnd_optimizer_state_dict"

@@ -24,7 +24,7 @@ import torch
 from robot_runtime.errors import BadInput
 from robot_runtime.files import atomic_write
 from trainer.checkpoint import read_archive, restore_global_rng_state, to_plain
-from trainer.compat.adam import AdamSlot, AdamState
+from trainer.compat.adam import adam_of
 from trainer.compat.agent import foreign_name, foreign_weights, hints_of, own_weights
 from trainer.compat.distillation_settings import read_distillation_settings
 from trainer.compat.exports import export_jit, export_onnx
@@ -34,14 +34,16 @@ from trainer.compat.writers import Writers, store_code_state
 from trainer.distillation import Distillation
 from trainer.envs.rsl_rl_adapter import RslRlEnv
 from trainer.progress import console_report
-from trainer.rsl_rl_checkpoints import ForeignCheckpoint, parse_rsl_rl_checkpoint, rsl_rl_content
+from trainer.rsl_rl_checkpoints import (
+    OWN,
+    ForeignCheckpoint,
+    parse_rsl_rl_checkpoint,
+    rsl_rl_content,
+)
 from trainer.tasks.base import TaskRun
 from trainer.train import Run
 
 logger = logging.getLogger(__name__)
-
-OWN = "surefoot"
-"""The key of what our files hold beyond rsl_rl's, which rsl_rl passes over."""
 
 PARTS = ("student", "optimizer", "iteration")
 """What `load` takes of the file of a distillation, beside the teacher."""
@@ -242,7 +244,7 @@ class DistillationRunner:
             hints=hints,
             iteration=self.current_learning_iteration,
             infos=infos,
-            optimizer=self._adam(),
+            optimizer=adam_of(self.alg.state_dict()["optimizer"], self._learned()),
         )
 
     def _learned(self) -> list[str]:
@@ -250,25 +252,6 @@ class DistillationRunner:
         actor = self.alg.actor
         names = [name for name, _ in actor.named_parameters() if name != "distribution.param"]
         return [f"student/{foreign_name(name, actor)}" for name in names]
-
-    def _adam(self) -> AdamState:
-        state, names = self.alg.state_dict()["optimizer"], self._learned()
-        (group,) = state["param_groups"]
-        return AdamState(
-            lr=float(group["lr"]),
-            betas=tuple(group["betas"]),
-            eps=float(group["eps"]),
-            weight_decay=float(group["weight_decay"]),
-            names=tuple(names),
-            slots={
-                names[i]: AdamSlot(
-                    step=float(slot["step"]),
-                    exp_avg=slot["exp_avg"].cpu().clone(),
-                    exp_avg_sq=slot["exp_avg_sq"].cpu().clone(),
-                )
-                for i, slot in state["state"].items()
-            },
-        )
 
     def _load_student(self, foreign: ForeignCheckpoint, parts: Any, strict: bool) -> None:
         """Put what the file has of the student into the run."""
@@ -278,16 +261,8 @@ class DistillationRunner:
             weights = foreign.weights["student"]
             state["actor"] = own_weights("student", weights, agent.actor, strict)
         if "optimizer" in parts and foreign.optimizer is not None:
-            slots = foreign.optimizer.slots
-            state["optimizer"]["state"] = {
-                i: {
-                    "step": torch.tensor(slots[name].step),
-                    "exp_avg": slots[name].exp_avg,
-                    "exp_avg_sq": slots[name].exp_avg_sq,
-                }
-                for i, name in enumerate(self._learned())
-                if name in slots
-            }
+            moments = foreign.optimizer.to_torch(self._learned())["state"]
+            state["optimizer"]["state"] = moments
         agent.load_state_dict(state)
         if "iteration" in parts:
             self._started.iteration = foreign.iteration + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import logging
@@ -38,7 +39,7 @@ from trainer.extensions.build import make_extensions
 from trainer.guard import screen
 from trainer.interrupt import StopOnInterrupt
 from trainer.loggers import ScalarWriter
-from trainer.metrics import EpisodeTracker, MetricLog, NoLog, to_floats
+from trainer.metrics import EpisodeTracker, MetricLog, to_floats
 from trainer.networks.groups import ACTOR_GROUP
 from trainer.networks.policy import DeterministicPolicy, with_states
 from trainer.ppo import PPO
@@ -132,7 +133,7 @@ def train(
             folder, start=run.iteration, loggers=config.loggers, settings=settings, writers=writers
         )
         if peers.first
-        else NoLog() as log,
+        else contextlib.nullcontext() as log,
         (report if peers.first else None) or Silent() as shown,
         StopOnInterrupt() as stop,
     ):
@@ -143,7 +144,8 @@ def train(
         while run.iteration < config.iterations and not stopped and not peers.any(stop.requested):
             learned, evaluated = run.step(), run.evaluate()
             metrics = learned | evaluated
-            log.write(run.iteration, metrics)
+            if log is not None:
+                log.write(run.iteration, metrics)
             shown.iteration(run.iteration, metrics)
             if evaluated:
                 stopped = run.evaluator.reason_to_stop()

@@ -70,6 +70,32 @@ class AdamState:
         return {"state": state, "param_groups": template["param_groups"]}
 
 
+def adam_of(state: Mapping[str, Any], names: Sequence[str]) -> AdamState:
+    """Name what an optimizer of ours remembers, on the CPU.
+
+    Args:
+        state: The state dict of an Adam with one parameter group.
+        names: Its parameters, in its order.
+    """
+    (group,) = state["param_groups"]
+    slots: dict[str, AdamSlot] = {
+        names[int(i)]: AdamSlot(
+            step=float(slot["step"]),
+            exp_avg=slot["exp_avg"].cpu().clone(),
+            exp_avg_sq=slot["exp_avg_sq"].cpu().clone(),
+        )
+        for i, slot in state["state"].items()
+    }
+    return AdamState(
+        lr=float(group["lr"]),
+        betas=tuple(group["betas"]),
+        eps=float(group["eps"]),
+        weight_decay=float(group["weight_decay"]),
+        names=tuple(names),
+        slots=slots,
+    )
+
+
 def is_adam(content: Any) -> bool:
     """Return whether something is the state of an Adam (or AdamW) with one parameter group."""
     try:

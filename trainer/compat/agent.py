@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from robot_runtime.errors import BadInput, Refused
-from trainer.compat.adam import AdamSlot, AdamState
+from trainer.compat.adam import AdamState, adam_of
 from trainer.compat.images import KIND, settings_of
 from trainer.compat.infer import infer_architecture
 from trainer.compat.layout import CNN, LOG_STD, MLP, NORMALIZER, RNN, SCALAR_STD
@@ -239,26 +240,10 @@ def _parameters(agent: PPO) -> list[nn.Parameter]:
 
 
 def _adam_of(agent: PPO) -> AdamState:
-    state = agent.state_dict()["optimizer"]
-    (group,) = state["param_groups"]
-    names, parameters = _names(agent), _parameters(agent)
-    slots = {
-        names[i]: AdamSlot(
-            step=float(slot["step"]),
-            exp_avg=slot["exp_avg"].cpu().clone(),
-            exp_avg_sq=slot["exp_avg_sq"].cpu().clone(),
-        )
-        for i, slot in state["state"].items()
-        if parameters[i].requires_grad
-    }
-    return AdamState(
-        lr=float(group["lr"]),
-        betas=tuple(group["betas"]),
-        eps=float(group["eps"]),
-        weight_decay=float(group["weight_decay"]),
-        names=tuple(names),
-        slots=slots,
-    )
+    adam = adam_of(agent.state_dict()["optimizer"], _names(agent))
+    learned = zip(adam.names, (one.requires_grad for one in _parameters(agent)), strict=True)
+    kept = {name for name, learns in learned if learns}
+    return replace(adam, slots={k: slot for k, slot in adam.slots.items() if k in kept})
 
 
 def _optimizer_state(agent: PPO, adam: AdamState, strict: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from robot_runtime.errors import BadInput
-from trainer.compat.adam import AdamSlot, AdamState
+from trainer.compat.adam import AdamState, adam_of
 from trainer.compat.rnd import REWARD_NORMALIZER, STATE_NORMALIZER, RndWeights, predictor_names
 from trainer.extensions.rnd import RandomNetworkDistillation
 from trainer.normalizer import RunningNormalizer
@@ -27,24 +27,7 @@ def rnd_weights(rnd: RandomNetworkDistillation) -> RndWeights:
         shape = (1, -1) if prefix == STATE_NORMALIZER else (1,)
         state |= {prefix + name: value for name, value in _theirs(statistics, shape).items()}
     names = predictor_names(state)
-    optimizer = rnd.state_dict()["learner"]["optimizer"]
-    (group,) = optimizer["param_groups"]
-    slots = {
-        names[i]: AdamSlot(
-            step=float(slot["step"]),
-            exp_avg=slot["exp_avg"].cpu().clone(),
-            exp_avg_sq=slot["exp_avg_sq"].cpu().clone(),
-        )
-        for i, slot in optimizer["state"].items()
-    }
-    adam = AdamState(
-        lr=float(group["lr"]),
-        betas=tuple(group["betas"]),
-        eps=float(group["eps"]),
-        weight_decay=float(group["weight_decay"]),
-        names=names,
-        slots=slots,
-    )
+    adam = adam_of(rnd.state_dict()["learner"]["optimizer"], names)
     shape = state[f"{names[0]}"].shape[1], rnd.config.num_outputs
     return RndWeights(state=state, optimizer=adam, num_states=shape[0], num_outputs=shape[1])
 
