@@ -219,7 +219,7 @@ def mjlab_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = done.stderr.strip().splitlines() or ["no message"]
-            pytest.skip(f"mjlab 1.6 cannot be installed: {lines[-1]}")
+            pytest.fail(f"mjlab 1.6 cannot be installed: {lines[-1]}")
     return python
 
 
