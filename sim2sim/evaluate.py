@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
-import signal
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing, contextmanager
+import functools
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +31,7 @@ from sim2sim.metrics import (
 from sim2sim.model import SimModel, build_model, find_model, strongest
 from sim2sim.mujoco_robot import MujocoRobot
 from sim2sim.placement import disturb, place
+from sim2sim.pool import Workshop, run_tasks
 from sim2sim.probe import Probe, Truth
 from sim2sim.scenarios import Scenario, schedule_arrays
 from sim2sim.sim_clock import SimClock
@@ -261,59 +259,30 @@ def run_scenarios(
 def _results(
     job: Job, scenarios: Sequence[Scenario], workers: int, kept: list[bool]
 ) -> Generator[RunResult]:
-    if workers <= 1 or len(scenarios) <= 1:
-        _load(job)
-        yield from map(_run, scenarios, kept)
-        return
-    # Fresh processes: a fork would copy the threads of onnxruntime without their state.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        min(workers, len(scenarios)), mp_context=context, initializer=_load, initargs=(job,)
-    ) as pool:
-        try:
-            with _deaf_children():
-                futures = [pool.submit(_run, *each) for each in zip(scenarios, kept, strict=True)]
-            for future in futures:
-                yield future.result()
-        except BaseException:
-            # Not to the end of what they are at: whoever interrupts does not wait for that. No
-            # future is cancelled, for the pool cannot fail one that is (Python 3.11).
-            for process in multiprocessing.active_children():
-                # Not SIGTERM: a control loop takes that for its own end, and its process would go
-                # on to the next scenario and wait for ever for somebody who reads the result.
-                process.kill()
-            raise
+    workshop = Workshop(functools.partial(_load, job), _run)
+    tasks = list(zip(scenarios, kept, strict=True))
+    if workers <= 1 or len(tasks) <= 1:
+        loaded = workshop.prepare()
+        yield from (workshop.run(loaded, task) for task in tasks)
+    else:
+        with closing(run_tasks(workshop, tasks, workers)) as running:
+            yield from running
 
 
-@contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Processes that start in here leave Ctrl-C to this one, which ends them.
-
-    A terminal sends it to all of them, and each would print a traceback of its own. They inherit
-    the blocked signal; here it arrives when the block is left.
-    """
-    # It lets signals in again when it starts, so that must have happened before.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+_Loaded = tuple[Policy, SimModel]
+"""What a process opens once."""
 
 
-_LOADED: list[tuple[Policy, SimModel]] = []
-"""Policy and model of this process."""
-
-
-def _load(job: Job) -> None:
+def _load(job: Job) -> _Loaded:
     policy = open_policy(job.policy, replay=False)
-    sim = build_model(policy.contract, find_model(policy.contract, job.scene), job.physics_dt)
-    _LOADED[:] = [(policy, sim)]
+    return policy, build_model(
+        policy.contract, find_model(policy.contract, job.scene), job.physics_dt
+    )
 
 
-def _run(scenario: Scenario, keep: bool) -> RunResult:
-    policy, sim = _LOADED[0]
-    return run_scenario(policy, sim, scenario, keep=keep)
+def _run(loaded: _Loaded, task: tuple[Scenario, bool]) -> RunResult:
+    scenario, keep = task
+    return run_scenario(*loaded, scenario, keep=keep)
 
 
 def judge(results: Sequence[RunResult], thresholds: Thresholds) -> Verdict:

@@ -9,6 +9,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import contextlib
 import functools
+import signal
+import threading
 from pathlib import Path
 
 import hypothesis
@@ -28,12 +30,23 @@ with contextlib.suppress(ModuleNotFoundError):
     NUM_GPUS = torch.cuda.device_count()
 
 
+def pytest_configure() -> None:
+    """Take the signals that a parent had ignored: a job in the background, or one under nohup.
+
+    Whatever tests start inherits that, and would never notice that it is interrupted.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none."""
-    if not NUM_GPUS:
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    """Skip what needs a GPU where there is none, and be patient with what is slow."""
+    for item in items:
+        if item.get_closest_marker("gpu") and not NUM_GPUS:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(3600))
 
 
 @pytest.fixture
