@@ -86,13 +86,24 @@ def test_two_processes_learn_what_one_learns_from_all_their_samples(
         assert two["progress/env_steps"] == one["progress/env_steps"]
 
 
-@pytest.mark.parametrize("name", [*CASES, "lost", "novelty", "rsl_rl"])
+@pytest.mark.parametrize("name", [*CASES, "lost", "novelty", "rsl_rl", "distilled"])
 def test_processes_stay_equal_bit_for_bit(seen: list[dict[str, Any]], name: str) -> None:
     first, second = (of_rank[name]["tensors"] for of_rank in seen)
     for one, other in zip(first, second, strict=True):
         assert one.keys() == other.keys()
         for key, value in one.items():
             assert torch.equal(value, other[key]), key
+
+
+def test_a_student_of_two_processes_goes_on_where_it_was(
+    seen: list[dict[str, Any]], folder: Path
+) -> None:
+    whole, rest = seen[0]["distilled"]["tensors"]
+    assert float(whole["actor.normalizer.count"]) == 2 * 8 * 10 * 4
+    for name, value in whole.items():
+        assert torch.equal(value, rest[name]), name
+    lines = (folder / "distilled" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 4, "the first process alone writes"
 
 
 def test_what_extensions_know_is_of_all(seen: list[dict[str, Any]]) -> None:

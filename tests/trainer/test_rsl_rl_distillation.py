@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from robot_runtime.errors import BadInput, Refused
 from tests.trainer.rsl_rl_scripts import Points, config_5
 from trainer.compat.distillation_settings import read_distillation_settings
+from trainer.compat.runner import Runner
 from trainer.envs.as_rsl_rl import RslRlVecEnv
 from trainer.rsl_rl import OnPolicyRunner
 from trainer.rsl_rl_distillation import DistillationRunner
@@ -154,6 +156,58 @@ def test_exports_are_the_student(tmp_path: Path, teacher: Path) -> None:
 def test_without_a_teacher_nothing_is_learned() -> None:
     with pytest.raises(BadInput, match="there is no teacher yet"):
         ours(config(MLP)).learn(1)
+
+
+def runner_with_file(kind: type[Runner], teacher: Path, folder: Path) -> tuple[Runner, Path]:
+    """A runner that has learned, and its file."""
+    if kind is OnPolicyRunner:
+        runner: Runner = OnPolicyRunner(RslRlVecEnv(Points()), config_5())
+    else:
+        runner = ours(config(MLP))
+        runner.load(teacher)
+    runner.learn(2)
+    runner.save(folder / "file.pt")
+    return runner, folder / "file.pt"
+
+
+@pytest.mark.parametrize("kind", [OnPolicyRunner, DistillationRunner])
+def test_load_takes_the_parts_that_are_named_and_no_other(
+    tmp_path: Path, teacher: Path, kind: type[Runner]
+) -> None:
+    runner, path = runner_with_file(kind, teacher, tmp_path)
+    fresh = ours(config(MLP)) if kind is DistillationRunner else kind(runner.env, config_5())
+    known = ", ".join(sorted(kind.PARTS))
+    with pytest.raises(BadInput, match=f"load_cfg names polcy, x; there are: {known}$"):
+        fresh.load(path, load_cfg={"x": True, "polcy": False, "iteration": True})
+    assert fresh.current_learning_iteration == 0
+    fresh.load(path, load_cfg=dict.fromkeys(kind.PARTS, False) | {"iteration": True})
+    assert fresh.current_learning_iteration == 1
+    learned = runner._started.agent.actor.state_dict()
+    loaded = fresh._started.agent.actor.state_dict()
+    assert not torch.equal(loaded["net.0.weight"], learned["net.0.weight"])
+    fresh.load(path, load_cfg=dict.fromkeys(kind.PARTS, True))
+    loaded = fresh._started.agent.actor.state_dict()
+    assert torch.equal(loaded["net.0.weight"], learned["net.0.weight"])
+
+
+def test_what_only_a_distillation_has_is_not_asked_of_a_training(teacher: Path) -> None:
+    with pytest.raises(BadInput, match=r"load_cfg asks for student: 'model_1.pt' is the file of a"):
+        ours(config(MLP)).load(teacher, load_cfg={"teacher": True, "student": True})
+    runner = ours(config(MLP))
+    runner.load(teacher, load_cfg={"teacher": True, "iteration": True})
+    assert runner.current_learning_iteration == 1
+
+
+@pytest.mark.parametrize("name", ["OnPolicyRunner", "DistillationRunner"])
+def test_the_runners_have_rsl_rls_methods(name: str) -> None:
+    theirs = getattr(pytest.importorskip("rsl_rl.runners"), name)
+    mine: Any = {"OnPolicyRunner": OnPolicyRunner, "DistillationRunner": DistillationRunner}[name]
+    methods = {n: f for n, f in inspect.getmembers(theirs, callable) if not n.startswith("_")}
+    assert {"learn", "save", "load", "get_inference_policy"} <= set(methods)
+    for method, right in methods.items():
+        taken = list(inspect.signature(getattr(mine, method)).parameters)
+        expected = list(inspect.signature(right).parameters)
+        assert taken[: len(expected)] == expected, method
 
 
 def test_what_became_of_each_setting() -> None:

@@ -21,10 +21,12 @@ from trainer.checkpoint import load_checkpoint
 from trainer.config import EvaluationConfig, RndConfig, TrainConfig
 from trainer.distributed import Peers
 from trainer.env import Observations, StepResult
+from trainer.envs.as_rsl_rl import RslRlVecEnv
 from trainer.networks.recurrent import State
 from trainer.ppo import PPO
 from trainer.rollout import Acted
 from trainer.rsl_rl import OnPolicyRunner
+from trainer.rsl_rl_distillation import DistillationRunner
 from trainer.symmetry import Mirror
 from trainer.tasks.base import TaskRun
 from trainer.together import shared_tensors
@@ -296,6 +298,32 @@ def as_in_rsl_rl(folder: Path, peers: Peers) -> dict[str, Any]:
     return {"tensors": [dict(runner.alg.named_tensors())]}
 
 
+def distilled(folder: Path, teacher: Path, peers: Peers) -> dict[str, Any]:
+    """Teach a student behind rsl_rl's interface, and go on with it from its file."""
+    shape = {"class_name": "MLPModel", "hidden_dims": [8], "obs_normalization": True}
+    config = {
+        "seed": 3 + peers.rank,
+        "num_steps_per_env": 10,
+        "save_interval": 100,
+        "obs_groups": {"student": ["policy"], "teacher": ["policy"]},
+        "student": shape | {"distribution_cfg": {"class_name": "GaussianDistribution"}},
+        "teacher": shape,
+        "algorithm": {"class_name": "Distillation", "gradient_length": 5},
+    }
+
+    def runner(iterations: int, path: Path) -> DistillationRunner:
+        made = DistillationRunner(RslRlVecEnv(Points(8, 8 * peers.rank)), config, str(folder))
+        made.load(path)
+        made.learn(iterations)
+        peers.any(False)
+        return made
+
+    whole = runner(4, teacher)
+    runner(2, teacher)
+    rest = runner(2, folder / "model_1.pt")
+    return {"tensors": [one.alg.named_tensors() for one in (whole, rest)]}
+
+
 def main(folder: Path) -> None:
     with joined("cpu") as peers:
         seen: dict[str, Any] = {name: of_a_shard(name, peers) for name in CASES}
@@ -316,6 +344,10 @@ def main(folder: Path) -> None:
                 "env_steps": result.env_steps,
             }
         seen["rsl_rl"] = as_in_rsl_rl(folder / "rsl_rl", peers)
+        # The first process alone writes it, and the others read it.
+        peers.any(False)
+        teacher = folder / "rsl_rl" / "by_hand.pt"
+        seen["distilled"] = distilled(folder / "distilled", teacher, peers)
         torch.save(seen, folder / f"rank_{peers.rank}.pt")
 
 
