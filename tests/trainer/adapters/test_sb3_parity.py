@@ -25,7 +25,8 @@ from trainer.rollout import Acted, Collector, Rollout
 pytest.importorskip("stable_baselines3")
 pytest.importorskip("mujoco")
 
-from benchmarks.sb3_opponent import Opponent  # it imports what may be missing
+# Only now: it imports them.
+from benchmarks.sb3_opponent import Opponent
 
 STEPS, ENVS, SEED = 48, 4, 3
 
@@ -73,8 +74,9 @@ class Pair:
             for i, (one, other) in enumerate(layers):
                 pairs[f"{name}.{i}.weight"] = one.weight, other.weight
                 pairs[f"{name}.{i}.bias"] = one.bias, other.bias
-        for one in actor.distribution.parameters():
-            pairs["log_std"] = one, policy.log_std
+        for name, one in actor.named_parameters():
+            if name.startswith("distribution."):
+                pairs["log_std"] = one, policy.log_std
         return {name: (a.detach(), b.detach()) for name, (a, b) in pairs.items()}
 
     def collect(self, monkeypatch: pytest.MonkeyPatch) -> Rollout:
