@@ -68,7 +68,10 @@ FORMATS: dict[str, Format] = {
     ),
     "unitree_rl_lab": Format(read=unitree_deploy.read, files="deploy.yaml, policy.onnx"),
     "unitree_rl_mjlab": Format(read=unitree_deploy.read, files="deploy.yaml, policy.onnx"),
-    "rl_sar": Format(read=rl_sar.read, files="base.yaml, config.yaml, policy.pt or policy.onnx"),
+    "rl_sar": Format(
+        read=rl_sar.read,
+        files="config.yaml, its robot's base.yaml if any, policy.pt or policy.onnx",
+    ),
     "holosoma": Format(
         read=holosoma.read, files="policy.onnx, its inference config as YAML if any"
     ),

@@ -1,9 +1,8 @@
 """rl_sar: ``base.yaml`` of a robot, ``config.yaml`` of a policy, and TorchScript or ONNX.
 
-Policy joint ``i`` is motor ``joint_mapping[i]``; ``joint_names`` of the base file are in the order
-of the motors, everything of the policy file in the order of the policy. History indices count back
-from the latest frame, which is 0. Wheels are driven by velocity and their positions are not
-observed.
+Everything of the policy's file is in the policy's order; whose joints those are, and what older
+files mean, is in `rl_sar_files.py`. History indices count back from the latest frame, which is 0.
+Wheels are driven by velocity and their positions are not observed.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from typing import Any
 
 from export.importers.foreign import Foreign
 from export.importers.graph import Graph
-from export.importers.reading import Table, is_list, show
+from export.importers.reading import Table, as_number, is_list, show
+from export.importers.rl_sar_files import SarFiles, find_files, state_joints
 from export.importers.sheet import Sheet
-from export.importers.shorthand import term
+from export.importers.shorthand import SOURCES, term
 from robot_runtime.errors import BadInput
 
 _RUNTIME = "the stack's own runtime"
@@ -31,13 +31,27 @@ _TERMS = {
     "dof_vel": ("joint_vel", "dof_vel_scale"),
     "actions": ("last_action", None),
     "g1_phase": ("phase_sin_cos", None),
+    "RoboMimic_Deploy/phase": ("phase", None),
+    "g1_mimic_phase": ("phase", None),
 }
+_MOTION = ("RoboMimic_Deploy/phase", "g1_mimic_phase")
+"""Names of the part of a motion that is over."""
+
+_BEYOND = {
+    "phase": "needs clocks of three periods at once (4, 8 and 16 s), a contract has one",
+    "whole_body_tracking/motion_command": "is read from a motion file beside the policy",
+    "whole_body_tracking/motion_anchor_ori_b": "is read from a motion file beside the policy",
+}
+"""Terms that no contract has, and why."""
+
 _KEYS = (
     "dt decimation model_name num_observations observations observations_history "
     "observations_history_priority clip_obs clip_actions clip_actions_lower clip_actions_upper "
     "rl_kp rl_kd fixed_kp fixed_kd num_of_dofs action_scale wheel_indices lin_vel_scale "
     "ang_vel_scale dof_pos_scale dof_vel_scale commands_scale torque_limits default_dof_pos "
-    "joint_names joint_controller_names joint_mapping ang_vel_axis default_commands"
+    "joint_names joint_controller_names joint_mapping ang_vel_axis default_commands framework rows "
+    "cols use_history state_mapping command_mapping action_scale_wheel hip_scale_reduction "
+    "hip_scale_reduction_indices"
 )
 _GAIT_PERIOD = 0.8
 """Of the term ``g1_phase``, a constant of the runtime, [s]."""
@@ -49,87 +63,59 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     Raises:
         BadInput: The files are incomplete or contradict each other.
     """
-    base, policy, name = _sections(foreign)
-    both = Table(policy.name, {**base.data, **policy.data})
-    sheet.unread(base, _KEYS)
-    sheet.unread(policy, _KEYS)
+    files = find_files(foreign, sheet)
+    both, name = files.both, files.name
+    if both.data.get("use_pmtg_controller"):
+        raise BadInput(
+            f"{files.where('use_pmtg_controller')}: targets come from a gait generator that the "
+            "network corrects, which no contract has"
+        )
+    for table in (files.base, files.policy):
+        sheet.unread(table, _KEYS)
     count = both.count("num_of_dofs")
-    history = _history(policy)
-    frame = both.count("num_observations")
-    graph = foreign.graph(_network(foreign, policy), frame * history["length"])
-    sheet.state("name", name.replace("/", "-"), "file", f"{policy.name}")
-    sheet.state("hint.robot", name.split("/")[0], "file", policy.name)
+    history = _history(sheet, files.policy)
+    graph = foreign.graph(
+        _network(foreign, files.policy), _length(files, count) * history["length"]
+    )
+    sheet.state("name", name.replace("/", "-"), "file", f"{files.policy.name}")
+    sheet.state("hint.robot", files.robot, "file", files.policy.name)
     step, n = both.number("dt"), both.count("decimation")
-    where = _where(base, policy, "dt")
-    sheet.state("timing.control_dt", round(step * n, 12), "file", f"{where} x decimation")
+    sheet.state(
+        "timing.control_dt", round(step * n, 12), "file", f"{files.where('dt')} x decimation"
+    )
     # The stack computes no PD in between: motors do, and its simulators at their own step.
     sheet.ask("timing.pd_dt", "period of the PD in simulation, [s]", *_steps(foreign, step))
-    names = _joints(foreign, sheet, base, policy, count)
+    names = state_joints(files, sheet, foreign.model, count)
     for key, field in (("rl_kp", "kp"), ("rl_kd", "kd"), ("default_dof_pos", "default_pos")):
-        sheet.state(f"joints.{field}", both.numbers(key, count), "file", _where(base, policy, key))
+        if key in both:
+            sheet.state(f"joints.{field}", both.spread(key, count), "file", files.where(key))
     wheels = both.indices("wheel_indices") if "wheel_indices" in both else []
     _compare_limits(foreign, sheet, both, names)
-    _state_observation(sheet, both, policy, history, wheels, names)
-    _state_action(sheet, both, policy, wheels, names)
+    _state_observation(sheet, files, history, wheels, names)
+    _state_action(sheet, files, wheels, names)
     return graph
 
 
-def _sections(foreign: Foreign) -> tuple[Table, Table, str]:
-    """The only section of each file; the policy's is named robot/policy."""
-    found: dict[bool, list[tuple[Table, str]]] = {True: [], False: []}
-    for path, table in foreign.tables().items():
-        for key in table:
-            section = Table(f"{path.parent.name}/{path.name}", table.table(key).data)
-            found["/" in key].append((section, key))
-    if len(found[True]) != 1 or len(found[False]) > 1:
-        raise BadInput(
-            "rl_sar: expected one base.yaml (section 'ROBOT') and one config.yaml (section "
-            f"'ROBOT/POLICY'), found sections {', '.join(k for v in found.values() for _, k in v)}"
-        )
-    policy, name = found[True][0]
-    if not found[False]:
-        raise BadInput(f"rl_sar: the base.yaml of '{name.split('/')[0]}' is missing: give it too")
-    base, robot = found[False][0]
-    if robot != name.split("/")[0]:
-        raise BadInput(f"rl_sar: base.yaml is of '{robot}', the policy of '{name}'")
-    return base, policy, name
-
-
 def _network(foreign: Foreign, policy: Table) -> Any:
-    beside = next(p for p, t in foreign.tables().items() if any("/" in key for key in t))
+    beside = next(
+        path for path in foreign.tables() if policy.name == f"{path.parent.name}/{path.name}"
+    )
     return foreign.network(policy.text("model_name"), beside)
+
+
+def _length(files: SarFiles, count: int) -> int:
+    """Numbers in a frame: what its terms have, which is what the stack feeds its network."""
+    both = files.both
+    sizes = {"dof_pos": count, "dof_vel": count, "actions": count, "g1_phase": 2}
+    sizes |= dict.fromkeys(_MOTION, 1)
+    terms = both.names("observations") if "observations" in both else []
+    if terms and all(name in _TERMS or name in sizes for name in terms):
+        return sum(sizes.get(name, 3) for name in terms)
+    return both.count("num_observations")
 
 
 def _steps(foreign: Foreign, step: float) -> tuple[str, ...]:
     return tuple(dict.fromkeys((f"{foreign.model.timestep:g}", f"{step:g}")))
-
-
-def _where(base: Table, policy: Table, key: str) -> str:
-    return (policy if key in policy else base).where(key)
-
-
-def _joints(foreign: Foreign, sheet: Sheet, base: Table, policy: Table, count: int) -> list[str]:
-    mapping_of = policy if "joint_mapping" in policy else base
-    mapping = mapping_of.indices("joint_mapping")
-    if len(mapping) != count:
-        raise BadInput(
-            f"{mapping_of.where('joint_mapping')}: has {len(mapping)} numbers for {count} joints"
-        )
-    # What the policy's file states overrides the robot's, in the stack's own reader too.
-    names_of = policy if "joint_names" in policy else base
-    where = f"{names_of.where('joint_names')} through {mapping_of.where('joint_mapping')}"
-    motors = names_of.names("joint_names")
-    if max(mapping) >= len(motors):
-        raise BadInput(
-            f"{mapping_of.where('joint_mapping')}: motor {max(mapping)}, but there are "
-            f"{len(motors)} joint_names"
-        )
-    names = [motors[i] for i in mapping]
-    sheet.state("joints.names", names, "file", where)
-    sheet.state("joints.motor", mapping, "file", mapping_of.where("joint_mapping"))
-    for name in sheet.get("joints.names"):
-        foreign.model.joint(name)
-    return list(sheet.get("joints.names"))
 
 
 def _compare_limits(foreign: Foreign, sheet: Sheet, both: Table, names: list[str]) -> None:
@@ -143,7 +129,7 @@ def _compare_limits(foreign: Foreign, sheet: Sheet, both: Table, names: list[str
         sheet.hear("joints.effort_limit", said, "file", f"{where}, which the stack does not apply")
 
 
-def _history(policy: Table) -> dict[str, Any]:
+def _history(sheet: Sheet, policy: Table) -> dict[str, Any]:
     """History indices as length, order, stride and whether the current frame is among them."""
     indices = policy.indices("observations_history") if "observations_history" in policy else []
     usual: dict[str, Any] = {"length": 1}
@@ -157,61 +143,88 @@ def _history(policy: Table) -> dict[str, Any]:
             "from the latest (0) or the one before it (1) on"
         )
     step = next(iter(steps))
-    layout: dict[str, Any] = {}
-    # Files from before that field leave it open, so it is asked for.
-    if "observations_history_priority" in policy:
-        priority = policy.text("observations_history_priority")
-        layouts = {"time": "frame_major", "term": "term_major"}
-        if priority not in layouts:
-            raise BadInput(
-                f"{policy.where('observations_history_priority')}: expected 'time' or 'term', "
-                f"found {show(priority)}"
-            )
-        layout = {"layout": layouts[priority]}
     return {
         "length": len(indices),
-        **layout,
+        "layout": _layout(sheet, policy),
         "order": "newest_first" if step > 0 else "oldest_first",
         "includes_current": newest == 0,
         "stride": abs(step),
     }
 
 
+def _layout(sheet: Sheet, policy: Table) -> str:
+    key = "observations_history_priority"
+    if key not in policy:
+        sheet.note(f"{policy.name}: without {key} {_RUNTIME} puts whole frames one after the other")
+        return "frame_major"
+    layouts = {"time": "frame_major", "term": "term_major"}
+    priority = policy.text(key)
+    if priority not in layouts:
+        raise BadInput(f"{policy.where(key)}: expected 'time' or 'term', found {show(priority)}")
+    return layouts[priority]
+
+
 def _state_observation(
-    sheet: Sheet,
-    both: Table,
-    policy: Table,
-    history: dict[str, Any],
-    wheels: list[int],
-    names: list[str],
+    sheet: Sheet, files: SarFiles, history: dict[str, Any], wheels: list[int], names: list[str]
 ) -> None:
-    terms: list[dict[str, Any]] = []
-    for name in policy.names("observations"):
-        if name not in _TERMS:
-            sheet.ask(f"observation.{name}.source", f"what rl_sar's term '{name}' is computed from")
-        source, key = _TERMS.get(name, (sheet.get(f"observation.{name}.source", "constant"), None))
-        found = term(name, source)
-        if key is not None:
-            value = both.get(key)
-            found["scale"] = both.numbers(key) if is_list(value) else [both.number(key)]
-        if name == "dof_pos" and wheels:
-            scale = both.number("dof_pos_scale")
-            found["scale"] = [0.0 if i in wheels else scale for i in range(len(names))]
-        if name == "actions":
-            found["stage"] = "applied"
-        terms.append(found)
-    block: dict[str, Any] = {"terms": terms, "history": dict(history)}
+    both = files.both
+    # The oldest programs have their order of terms in code; and the user's own list counts.
+    if "observations" not in both or "observation" in sheet:
+        return
+    listed = both.names("observations")
+    block: dict[str, Any] = {
+        "terms": [_term(sheet, both, name, wheels, len(names)) for name in listed],
+        "history": dict(history),
+    }
     if "clip_obs" in both:
         block["clip"] = both.number("clip_obs")
-    sheet.state("observation", [block], "file", policy.where("observations"))
+    sheet.state("observation", [block], "file", files.where("observations"))
     if history["length"] > 1:
-        where = f"{_RUNTIME} fills it with the first frame"
+        where = f"{_RUNTIME} offers to fill it with the first frame"
         sheet.state("observation.history.fill", "first", "default", where)
+        sheet.note(
+            "observation.history.fill: taken is that the first frame stands for those before it; "
+            "programs of this stack that never ask for that begin with zeros"
+        )
     sheet.state("observation.actions.stage", "applied", "default", f"{_RUNTIME} keeps the clipped")
-    if any(found["source"] == "phase_sin_cos" for found in terms):
+    if "g1_phase" in listed:
         _state_clock(sheet)
-    for name, value in (("lin_vel_x", 1.0), ("lin_vel_y", 1.0), ("ang_vel_z", 1.0)):
-        sheet.ask(f"commands.{name}", "what an operator may ask for", f"[-{value}, {value}]")
+    if any(name in _MOTION for name in listed):
+        _state_motion(sheet)
+
+
+def _term(sheet: Sheet, both: Table, name: str, wheels: list[int], count: int) -> dict[str, Any]:
+    """A term with its scale; one that the stack does not have is asked for."""
+    if name in _BEYOND:
+        raise BadInput(f"{both.where('observations')}: '{name}' {_BEYOND[name]}: not expressible")
+    if name not in _TERMS:
+        path = f"observation.{name}.source"
+        sheet.ask(path, f"what '{name}' is computed from: {', '.join(SOURCES)}")
+        # A number stands for what is still to be said, so that only its source is asked for.
+        stated = path in sheet
+        return term(name, sheet.get(path)) if stated else term(name, "constant", value=[0.0])
+    source, key = _TERMS[name]
+    found = term(name, source)
+    if key is not None:
+        value = both.get(key)
+        found["scale"] = both.numbers(key) if is_list(value) else [both.number(key)]
+    if name == "dof_pos" and wheels:
+        scale = both.number("dof_pos_scale")
+        found["scale"] = [0.0 if i in wheels else scale for i in range(count)]
+    if name == "actions":
+        found["stage"] = "applied"
+        # The stack reduces hips in the tensor that it keeps as the last action, too.
+        hips, reduction = _hips(both)
+        if hips and reduction != 1.0:
+            found["scale"] = [reduction if i in hips else 1.0 for i in range(count)]
+    return found
+
+
+def _hips(both: Table) -> tuple[list[int], float]:
+    """Joints whose action older files reduce, and by which factor."""
+    if "hip_scale_reduction" not in both:
+        return [], 1.0
+    return both.indices("hip_scale_reduction_indices"), both.number("hip_scale_reduction")
 
 
 def _state_clock(sheet: Sheet) -> None:
@@ -227,10 +240,21 @@ def _state_clock(sheet: Sheet) -> None:
     sheet.state("phase.stand", "run", "default", f"{_RUNTIME} never stops the clock")
 
 
-def _state_action(
-    sheet: Sheet, both: Table, policy: Table, wheels: list[int], names: list[str]
-) -> None:
-    count = len(names)
+def _state_motion(sheet: Sheet) -> None:
+    """The part of a motion that is over: a clock of the motion's length."""
+    length = sheet.require(
+        "phase.period", "length of the motion, which no file states, [s]", "18.0"
+    )
+    step = float(sheet.get("timing.control_dt")) / as_number(length, "phase.period")
+    sheet.state("phase.start", step, "default", f"{_RUNTIME} counts before it looks")
+    sheet.state("phase.stand", "run", "default", f"{_RUNTIME} never stops the clock")
+    sheet.note(
+        f"the motion takes {length} s; {_RUNTIME} then leaves the policy, here it begins anew"
+    )
+
+
+def _state_action(sheet: Sheet, files: SarFiles, wheels: list[int], names: list[str]) -> None:
+    count, both = len(names), files.both
     clip = None
     if both.data.get("clip_actions_lower") and both.data.get("clip_actions_upper"):
         clip = [both.spread(f"clip_actions_{end}", count) for end in ("lower", "upper")]
@@ -238,8 +262,10 @@ def _state_action(
         # Files from before the two lists have one number.
         reach = both.number("clip_actions")
         clip = [[-reach] * count, [reach] * count]
-    scale = both.spread("action_scale", count)
-    where = policy.where("action_scale, clip_actions_lower, clip_actions_upper, wheel_indices")
+    scale = _action_scale(both, wheels, count)
+    where = files.policy.where(
+        "action_scale, clip_actions_lower, clip_actions_upper, wheel_indices"
+    )
     groups = _groups(count, wheels)
     terms: list[dict[str, Any]] = []
     for kind, members in groups:
@@ -255,9 +281,20 @@ def _state_action(
         terms.append(picked)
     sheet.state("action.terms", terms, "file", where)
     if wheels:
-        hold = {names[i]: both.numbers("default_dof_pos", count)[i] for i in wheels}
-        sheet.state("action.hold", hold, "file", both.where("default_dof_pos"))
+        hold = {names[i]: both.spread("default_dof_pos", count)[i] for i in wheels}
+        sheet.state("action.hold", hold, "file", files.where("default_dof_pos"))
         sheet.note(f"wheels are driven by velocity: {', '.join(hold)}")
+
+
+def _action_scale(both: Table, wheels: list[int], count: int) -> list[float]:
+    """Scale per joint; older files have one for legs, one for wheels, and a factor for hips."""
+    scale = both.spread("action_scale", count)
+    hips, reduction = _hips(both)
+    scale = [s * reduction if i in hips else s for i, s in enumerate(scale)]
+    if wheels and "action_scale_wheel" in both:
+        wheel = both.number("action_scale_wheel")
+        scale = [wheel if i in wheels else s for i, s in enumerate(scale)]
+    return scale
 
 
 def _groups(count: int, wheels: list[int]) -> list[tuple[str, list[int]]]:
