@@ -29,6 +29,9 @@ LEGS = ("left_hip", "left_knee", "right_hip", "right_knee")
 MOTORS = ("right_hip", "right_knee", "left_hip", "left_knee")
 """Its motors: another order, so that a mix-up shows."""
 
+VELOCITY = "commands={lin_vel_x: [-1, 1], lin_vel_y: [-1, 1], ang_vel_z: [-1, 1]}"
+"""Ranges of a velocity command, as a user states them."""
+
 
 def robot_xml(
     joints: Sequence[str] = LEGS,

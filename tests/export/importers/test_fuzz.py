@@ -17,11 +17,14 @@ from onnx import helper, numpy_helper
 
 from robot_runtime.cli import main
 from robot_runtime.errors import SurefootError
+from tests.export.importers.test_berkeley import bhl_case
+from tests.export.importers.test_holosoma import holosoma_case
 from tests.export.importers.test_leapp import leapp_case
+from tests.export.importers.test_mjlab import mjlab_case
 from tests.export.importers.test_motion import Motion, motion_case
+from tests.export.importers.test_rl_sar import sar_case
 from tests.export.importers.test_rsl_rl import AGENT, CONTRACT, flat, mlp
 from tests.export.importers.test_rsl_rl import case as rsl_rl_case
-from tests.export.importers.test_stacks import bhl_case, holosoma_case, mjlab_case, sar_case
 from tests.export.importers.test_unitree import deploy_case, terms
 from tests.helpers.foreign import Case, Network, record, tensor
 

@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 
 from export.importers.sheet import MissingFieldsError
 from robot_runtime.errors import BadInput, Refused
-from tests.helpers.foreign import Case, Step, record, tensor
+from tests.helpers.foreign import VELOCITY, Case, Step, record, tensor
 from tests.helpers.reference import rotation_matrix
 
 POSE = np.array([0.1, 0.4, -0.1, 0.4], np.float32)
@@ -162,7 +162,7 @@ def leapp_case(folder: Path, change: Any = None) -> Case:
     case.settings = [
         "timing.pd_dt=0.005",
         "joints.default_pos={'.*hip': 0.0, '.*knee': 0.4}",
-        "commands={lin_vel_x: [-1, 1], lin_vel_y: [-1, 1], ang_vel_z: [-1, 1]}",
+        VELOCITY,
     ]
     return case
 
