@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -184,3 +188,18 @@ def test_a_vector_of_another_length_is_a_mistake_of_the_caller(tmp_path: Any) ->
         network(np.zeros(44, np.float32))
     with pytest.raises(ValueError, match="expected"):
         network.batch(np.zeros((2, 44), np.float32))
+
+
+@pytest.mark.parametrize(
+    "module", ["robot_runtime.policy.inference", "export.networks", "sim2sim.report"]
+)
+def test_onnxruntime_keeps_nothing_at_home(module: str, tmp_path: Path) -> None:
+    """Whichever module of ours imports it: no database, no identifier, nothing to be sent."""
+    inherited = {k: v for k, v in os.environ.items() if k not in ("ORT_DISABLE_TELEMETRY", "CI")}
+    subprocess.run(
+        [sys.executable, "-c", f"import {module}"],
+        cwd=tmp_path,
+        env=inherited | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        check=True,
+    )
+    assert not list(tmp_path.rglob("*onnxruntime*"))
