@@ -7,7 +7,11 @@ import contextlib
 import dataclasses
 import json
 import math
+import signal
 import sys
+import threading
+from collections.abc import Generator
+from types import FrameType
 from typing import Any
 
 from robot_runtime.cli import Parser
@@ -41,8 +45,8 @@ _HELP: dict[type[CommandSource], str] = {Keyboard: KEYBOARD_HELP, Gamepad: GAMEP
 
 _EPILOG = """\
 The robot is passive, stands up from its measured pose, gives its joints to the policy for
---duration, and ends in damping. Ctrl-C, SIGTERM or SIGHUP end it early in the same way; a second
-Ctrl-C lets the motors go limp.
+--duration, and ends in damping. Ctrl-C, Ctrl-\\, Ctrl-Z, SIGTERM or SIGHUP end it early in the same
+way; a second Ctrl-C lets the motors go limp.
 
 Exit codes: 0 ended as planned or when asked to, 1 a fault, a lost log or a rate that is too low,
 2 bad input or refused, 130 interrupted before the robot moved or while the log was finished.
@@ -71,6 +75,7 @@ def main(argv: list[str]) -> int:
     load_driver(args.robot)
     policy = open_policy(args.policy)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_no_way_past_damping())
         source, duration = _commands(policy, args)
         stack.callback(source.close)
         recorder = None
@@ -97,6 +102,27 @@ def main(argv: list[str]) -> int:
     if args.log is not None and not args.json:
         print(f"flight log     {args.log}")
     return code
+
+
+@contextlib.contextmanager
+def _no_way_past_damping() -> Generator[None]:
+    r"""Take what else a terminal sends for Ctrl-C.
+
+    Ctrl-\ would end the process at once and Ctrl-Z would stop it: the robot would be left to its
+    last command.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    ours = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGQUIT, signal.SIGTSTP) if ours else ()
+    before = [(number, signal.signal(number, interrupt)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _prepare(

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
-
-_LOG = logging.getLogger(__name__)
-
-_WARN_EVERY = 5.0
-"""Shortest time between two warnings about missed ticks, [s]."""
 
 _LATEST = 0.4
 """Latest start of a tick after its deadline, in periods. Below one half, so that a scheduler that
@@ -82,8 +76,6 @@ class MonotonicClock:
         self._sleep = sleep
         self._start = now()
         self._index = 0
-        self._warned = -math.inf
-        self._unreported = 0
 
     @property
     def period(self) -> float:
@@ -114,10 +106,8 @@ class MonotonicClock:
             # A sleep that ends early is repeated; one that ends too late costs this tick as well.
             now = self._now()
         self._index = index
-        skipped = index - due
-        if skipped:
-            self._warn(skipped, now)
-        return Tick(lateness=-left, skipped=skipped, overrun=overrun)
+        # Counted, not said: a terminal that is held by Ctrl-S would hold the loop.
+        return Tick(lateness=-left, skipped=index - due, overrun=overrun)
 
     def _deadline(self, index: int) -> float:
         return self._start + index * self._period
@@ -125,10 +115,3 @@ class MonotonicClock:
     def _first_in_time(self, now: float) -> int:
         """The first tick whose deadline does not lie too far back."""
         return math.ceil((now - self._start) / self._period - _LATEST)
-
-    def _warn(self, skipped: int, now: float) -> None:
-        """Warn at most once in a while: a warning per missed tick would cost the next one."""
-        self._unreported += skipped
-        if now - self._warned >= _WARN_EVERY:
-            _LOG.warning("missed %d ticks of %g s", self._unreported, self._period)
-            self._warned, self._unreported = now, 0

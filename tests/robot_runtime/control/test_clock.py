@@ -1,7 +1,6 @@
 """Absolute deadlines: nothing accumulates, nothing bursts, what is missed is counted."""
 
 import logging
-import math
 
 import numpy as np
 import pytest
@@ -107,13 +106,13 @@ def test_ten_million_periods_do_not_drift() -> None:
     assert time.now() - begin == pytest.approx(20_000.002, abs=1e-7)
 
 
-def test_warnings_come_at_most_every_five_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_loop_writes_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever reads slowly, such as a terminal after Ctrl-S, would be waited for."""
     time = FakeTime()
-    with caplog.at_level(logging.WARNING, logger="robot_runtime.control.clock"):
-        starts, ticks = run(time, time.clock(PERIOD), np.full(300, 0.05))
-    seconds = starts[-1] - starts[0]
-    assert 1 <= len(caplog.records) <= math.ceil(seconds / 5.0)
+    with caplog.at_level(logging.DEBUG):
+        _, ticks = run(time, time.clock(PERIOD), np.full(300, 0.05))
     assert all(tick.skipped for tick in ticks)
+    assert not caplog.records
 
 
 def test_starting_again_forgets_the_past() -> None:
