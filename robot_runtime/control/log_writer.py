@@ -46,11 +46,14 @@ def main(incoming: int, outgoing: int) -> None:
     packets: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     writer = threading.Thread(target=write_all, args=(outgoing, packets))
     writer.start()
-    with socket.socket(fileno=incoming) as packet_socket:
-        while packet := packet_socket.recv(_LARGEST):
-            packets.put(packet)
-    packets.put(b"")
-    writer.join()
+    try:
+        with socket.socket(fileno=incoming) as packet_socket:
+            while packet := packet_socket.recv(_LARGEST):
+                packets.put(packet)
+    finally:
+        # Whatever has ended it: the thread would wait for ever, and the process for the thread.
+        packets.put(b"")
+        writer.join()
     os.fsync(outgoing)
 
 

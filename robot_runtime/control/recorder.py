@@ -84,6 +84,9 @@ class FlightRecorder:
                 ``.part`` file, which then stays, unless the writer failed before the first record.
             KeyboardInterrupt: Ctrl-C came meanwhile; the message names the ``.part`` file.
         """
+        # Also where a process that a driver has forked still holds this end.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
         self._socket.close()
         try:
             self._finish(self._wait_for_writer())
