@@ -13,6 +13,7 @@ imported, so `surefoot --help` is quick and works on a robot where no extra is i
 
 import argparse
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -125,12 +126,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _one_kind_of_stop():
             code = _dispatch(arguments, verbs)
-            sys.stdout.flush()
+            # None where the process was started without one.
+            if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
+                sys.stdout.flush()
     except SystemExit as leave:
         return _code_of(leave, who)
     except BrokenPipeError:
-        # The interpreter flushes stdout at exit and would complain about the pipe once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _settle_output()
         return ExitCode.BROKEN_PIPE
     except KeyboardInterrupt as interrupt:
         why = f": {_one_line(str(interrupt))}" if str(interrupt) else ""
@@ -145,10 +147,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             # A name too long, a folder that may not be entered: found wherever it is used first.
             text = f"error: cannot use '{error.filename}': {error.strerror}"
             return _fail(who, _one_line(text), ExitCode.BAD_INPUT)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            _settle_output()
+            return _fail(who, f"error: cannot write: {error.strerror}", ExitCode.BAD_INPUT)
         hint = "" if _debug() else " (set SUREFOOT_DEBUG=1 for the traceback)"
         text = f"internal error: {type(error).__name__}: {_one_line(str(error))}{hint}"
         return _fail(who, text, ExitCode.INTERNAL)
     return code
+
+
+def _settle_output() -> None:
+    """Let go of what cannot be written: the interpreter would try again at exit, and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager

@@ -347,6 +347,21 @@ def test_a_closed_pipe_ends_quietly() -> None:
     assert process.stderr == ""
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("redirection", [">&-", "<&-", ">/dev/full"])
+def test_standard_streams_may_be_closed_or_full(redirection: str, unbuffered: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m robot_runtime.cli --version {redirection}"],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    full = "full" in redirection
+    assert done.returncode == (2 if full else 0)
+    assert done.stderr == "surefoot: error: cannot write: No space left on device\n" * full
+
+
 def test_threads_are_set_before_the_verb_is_imported_and_the_user_wins(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
