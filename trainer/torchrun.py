@@ -24,6 +24,9 @@ TIMEOUT = timedelta(minutes=10)
 _PERIOD = 0.5
 """Seconds between two looks for a failure."""
 
+_PATIENCE = 5.0
+"""Seconds that the end of a process waits for a store that does not answer."""
+
 _FAILED = "surefoot/failed"
 
 
@@ -119,15 +122,20 @@ class Watch:
 
     def fail(self) -> None:
         """Let all others know that this process has failed."""
-        self.close()
         # Without a store the first process is gone, and nobody left to be told.
-        with contextlib.suppress(RuntimeError):
-            self._store.set(self._key, str(self._rank))
+        if self.close():
+            with contextlib.suppress(RuntimeError):
+                self._store.set(self._key, str(self._rank))
 
-    def close(self) -> None:
-        """Watch no longer."""
+    def close(self) -> bool:
+        """Watch no longer; return whether the store still answers.
+
+        It does not where the computer of the first process is gone without a word: then a question
+        to it waits for ever, and so would the next one.
+        """
         self._over.set()
-        self._thread.join()
+        self._thread.join(_PATIENCE)
+        return not self._thread.is_alive()
 
     def _look(self) -> None:
         while not self._over.wait(_PERIOD):

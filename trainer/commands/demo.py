@@ -134,7 +134,9 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
     try:
         return process.wait()
     except KeyboardInterrupt:
-        process.send_signal(signal.SIGINT)
+        # A job in the background ignores Ctrl-C, and so do the verbs that it starts.
+        deaf = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        process.send_signal(signal.SIGTERM if deaf else signal.SIGINT)
         _wait(process)
         raise
 
