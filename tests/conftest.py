@@ -10,13 +10,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import contextlib
 import functools
 import signal
+import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
 from robot_runtime.control.safety import SafetyLimits
+from tests.helpers.processes import Start, end
 
 # The same examples in every run, and no deadline: a busy machine is no bug.
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True)
@@ -47,6 +51,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts processes as `subprocess.Popen` does, and ends those that a failed test leaves."""
+    started: list[subprocess.Popen[Any]] = []
+
+    def popen(arguments: list[str], **options: Any) -> subprocess.Popen[Any]:
+        started.append(subprocess.Popen(arguments, start_new_session=True, **options))
+        return started[-1]
+
+    yield popen
+    for process in started:
+        end(process)
 
 
 @pytest.fixture

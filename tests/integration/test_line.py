@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -17,7 +18,8 @@ import pytest
 from robot_runtime import cli
 from robot_runtime.errors import ExitCode
 from robot_runtime.policy.file import open_policy
-from trainer.commands.demo import FULL, QUICK, steps
+from tests.helpers.processes import Start
+from trainer.commands.demo import FULL, QUICK, _wait, steps
 
 SMALL = ("--num-envs", "16", "--iterations", "2", "--sim-threads", "1")
 
@@ -106,19 +108,37 @@ def test_the_demo_calls_verbs_with_options_they_know(
             assert re.search(rf"{option}\b", help_page), f"{command[0]} has no {option}"
 
 
-def test_an_interrupted_demo_keeps_what_was_trained(tmp_path: Path) -> None:
+def test_a_demo_in_the_background_is_ended_by_another_signal(
+    start: Start,
+) -> None:
+    """Where Ctrl-C is ignored the verbs that it starts ignore it too."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN), signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        verb = start(["sleep", "200"])
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(KeyboardInterrupt):
+            _wait(verb)
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGUSR1, before[1])
+    assert verb.returncode == -signal.SIGTERM
+
+
+def test_an_interrupted_demo_keeps_what_was_trained(tmp_path: Path, start: Start) -> None:
     """A terminal tells the whole group; training hears of it once and ends in its own way."""
     out = tmp_path / "demo"
     call = [sys.executable, "-m", "robot_runtime.cli", "demo", "--out", str(out)]
-    with subprocess.Popen(
-        call, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as demo:
-        metrics = out / "train" / "metrics.jsonl"
-        while not (metrics.exists() and metrics.read_text()):
-            assert demo.poll() is None
-            time.sleep(0.1)
-        os.killpg(demo.pid, signal.SIGINT)
-        _, said = demo.communicate(timeout=300)
+    demo = start(call, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    metrics = out / "train" / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text()):
+        assert demo.poll() is None
+        time.sleep(0.1)
+    os.killpg(demo.pid, signal.SIGINT)
+    _, said = demo.communicate(timeout=300)
     assert demo.returncode == 130
     assert said.splitlines()[-1] == "surefoot demo: interrupted"
     assert list((out / "train" / "checkpoints").glob("iteration_*.pt"))

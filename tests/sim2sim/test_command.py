@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from robot_runtime.cli import main
+from tests.helpers.processes import Start
 from tests.helpers.tiny_robot import crowded_xml, tiny_contract, tiny_xml
 from tests.sim2sim.conftest import write_still_policy
 
@@ -143,15 +144,15 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_at_once_without_a_traceback_or_a_file(
-    number: signal.Signals, workers: str, still_policy: Path, tmp_path: Path
+    number: signal.Signals, workers: str, still_policy: Path, tmp_path: Path, start: Start
 ) -> None:
     script = tmp_path / "slow.py"
     script.write_text(_SLOW)
     report = tmp_path / "page.html"
-    process = subprocess.Popen(
+    process = start(
         [sys.executable, str(script), "sim2sim", str(still_policy), "--scenarios", "500",
          "--workers", workers, "--report", str(report)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "one\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from robot_runtime.control import log_writer
 from robot_runtime.control.flightlog import LogHeader, make_header, read_log, write_log
 from robot_runtime.control.record import MemoryRecorder, record_dtype
 from robot_runtime.control.recorder import FlightRecorder
@@ -20,6 +21,7 @@ from robot_runtime.errors import BadInput, LogLost
 from robot_runtime.policy.contract import PolicyContract
 from tests.helpers.contracts import edited, quadruped_contract, rich_contract
 from tests.helpers.loops import Bench, Policy
+from tests.helpers.processes import Start
 
 CONTRACT = quadruped_contract()
 
@@ -231,8 +233,8 @@ loop.run(None)
 """
 
 
-def test_what_kill_9_leaves_is_read_and_replayed(tmp_path: Path) -> None:
-    victim = subprocess.Popen(
+def test_what_kill_9_leaves_is_read_and_replayed(tmp_path: Path, start: Start) -> None:
+    victim = start(
         [sys.executable, "-c", VICTIM, str(tmp_path / "flight.npz")],
         cwd=Path(__file__).parents[3],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
@@ -288,6 +290,26 @@ def test_without_a_record_there_is_no_log_and_an_older_one_stays(tmp_path: Path)
     FlightRecorder(path, header()).close()
     assert os.listdir(tmp_path) == ["flight.npz"]
     assert path.read_text() == "older"
+
+
+def test_a_log_is_finished_although_another_process_holds_its_socket(tmp_path: Path) -> None:
+    """A driver may have forked one, which has a copy of every descriptor."""
+    recorder = FlightRecorder(tmp_path / "flight.npz", header())
+    recorder.write(random_rows(1))
+    copy = os.dup(recorder._socket.fileno())
+    recorder.close()
+    os.close(copy)
+    assert os.listdir(tmp_path) == ["flight.npz"]
+
+
+def test_a_writer_that_fails_to_read_ends(tmp_path: Path) -> None:
+    """A file where its socket should be: an error at once, and no thread that it waits for."""
+    with (tmp_path / "flight").open("wb") as file:
+        done = subprocess.run(
+            [sys.executable, log_writer.__file__, str(file.fileno()), str(file.fileno())],
+            pass_fds=[file.fileno()], stderr=subprocess.DEVNULL, timeout=120, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
 
 
 def test_names_without_the_usual_ending_are_kept(tmp_path: Path) -> None:

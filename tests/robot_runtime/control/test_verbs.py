@@ -1,6 +1,7 @@
 """`surefoot run` and `surefoot replay`, as a user calls them."""
 
 import errno
+import functools
 import json
 import os
 import pty
@@ -15,12 +16,15 @@ import pytest
 
 from robot_runtime.cli import main
 from robot_runtime.commands.run import main as run_verb
+from robot_runtime.control.clock import MonotonicClock
 from robot_runtime.control.flightlog import read_log
 from robot_runtime.control.modes import Mode
 from robot_runtime.drivers.mock import MockRobot
 from robot_runtime.policy.spec import ActionSpec
 from tests.helpers.contracts import joint_names, make_action, quadruped_contract
+from tests.helpers.loops import FakeTime
 from tests.helpers.policies import write_random_policy
+from tests.helpers.processes import Start
 
 # Small actions, so that a robot of random weights stays within every limit.
 SMALL = quadruped_contract(
@@ -48,6 +52,16 @@ sys.exit(main())
 
 Captured = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("unhurried")
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tick is late, whatever else the machine does; for what is not about time."""
+    time = FakeTime()
+    clock = functools.partial(MonotonicClock, now=time.now, sleep=time.sleep)
+    monkeypatch.setattr("robot_runtime.commands.run.MonotonicClock", clock)
+    robot = functools.partial(MockRobot, now=time.now)
+    monkeypatch.setattr("robot_runtime.drivers.mock.MockRobot", robot)
 
 
 def test_a_run_with_its_log_and_replay(policy: str, tmp_path: Path, capsys: Captured) -> None:
@@ -87,22 +101,24 @@ def test_a_run_for_people(policy: str, capsys: Captured) -> None:
     assert code == (1 if "too slow" in out else 0)
 
 
+@pytest.mark.usefixtures("simulated")
 def test_late_ticks_are_always_said_and_fail_on_a_real_robot(
     policy: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("robot_runtime.commands.run._LOWEST_RATE", 1.5)
     run = ["run", policy, "--robot", "mock", "--no-realtime", "--duration", "0.1"]
-    for simulated, flags, expected in (
+    for robots, flags, expected in (
         (("mock",), [], 0),
         (("mock",), ["--rate-check"], 1),
         ((), [], 1),
         ((), ["--no-rate-check"], 0),
     ):
-        monkeypatch.setattr("robot_runtime.commands.run._SIMULATED", simulated)
+        monkeypatch.setattr("robot_runtime.commands.run._SIMULATED", robots)
         assert main([*run, *flags]) == expected
         assert "too slow: " in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("simulated")
 def test_a_fault_is_said_and_fails(policy: str, capsys: Captured) -> None:
     code = main(["run", policy, "--robot", "mock", "--option", "fail=tilt", "--option", "at=0.1"])
     assert code == 1
@@ -154,6 +170,7 @@ def test_help_shows_an_example(capsys: Captured) -> None:
         assert example in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("simulated")
 def test_replay_wants_the_policy_that_was_recorded(
     policy: str, tmp_path: Path, capsys: Captured
 ) -> None:
@@ -173,6 +190,7 @@ def test_replay_wants_the_policy_that_was_recorded(
     assert "No such file" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("simulated")
 def test_replay_names_the_first_difference(policy: str, tmp_path: Path, capsys: Captured) -> None:
     log = tmp_path / "flight.npz"
     assert main(["run", policy, "--robot", "mock", "--duration", "0.2", "--log", str(log)]) == 0
@@ -199,6 +217,7 @@ def wait_for_bytes(folder: Path, wanted: int) -> None:
     assert size >= wanted
 
 
+@pytest.mark.usefixtures("simulated")
 def test_a_log_that_cannot_be_finished_fails_the_run(
     policy: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,13 +250,13 @@ def test_the_robot_is_let_go_when_nobody_reads_the_output(
     assert len(closed) == 1
 
 
-def test_ctrl_c_ends_in_damping_and_a_whole_log(policy: str, tmp_path: Path) -> None:
+def test_ctrl_c_ends_in_damping_and_a_whole_log(policy: str, tmp_path: Path, start: Start) -> None:
     log = tmp_path / "flight.npz"
     keys, device = pty.openpty()
-    process = subprocess.Popen(
+    process = start(
         [sys.executable, "-c", PATIENT, "run", policy, "--robot", "mock", "--json",
          "--command", "keyboard", "--log", str(log)],
-        stdin=device, stdout=subprocess.PIPE, start_new_session=True,
+        stdin=device, stdout=subprocess.PIPE,
     )  # fmt: skip
     wait_for_bytes(tmp_path, 100_000)
     os.write(keys, b"ww")
@@ -259,15 +278,15 @@ def test_ctrl_c_ends_in_damping_and_a_whole_log(policy: str, tmp_path: Path) -> 
     np.testing.assert_allclose(rows["asked"][rows["mode"] == Mode.POLICY][-1], [0.2, 0.0, 0.0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP])
 def test_an_endless_run_that_is_told_to_end_is_damped_with_a_whole_log(
-    number: signal.Signals, policy: str, tmp_path: Path
+    number: signal.Signals, policy: str, tmp_path: Path, start: Start
 ) -> None:
     log = tmp_path / "flight.npz"
-    process = subprocess.Popen(
+    process = start(
         [sys.executable, "-c", PATIENT, "run", policy, "--robot", "mock", "--json",
          "--command", "0.1,0,0", "--duration", "inf", "--log", str(log)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     wait_for_bytes(tmp_path, 150_000)
     process.send_signal(number)
@@ -281,6 +300,7 @@ def test_an_endless_run_that_is_told_to_end_is_damped_with_a_whole_log(
     assert os.listdir(tmp_path) == ["flight.npz"]
 
 
+@pytest.mark.usefixtures("simulated")
 def test_ctrl_c_while_the_log_is_finished_names_what_is_kept(
     policy: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +318,7 @@ def test_ctrl_c_while_the_log_is_finished_names_what_is_kept(
     assert len(read_log(part).rows) > 50
 
 
+@pytest.mark.usefixtures("simulated")
 @pytest.mark.parametrize("fail", ["none", "stale", "nan", "tilt", "jump", "read", "write"])
 def test_what_a_failing_robot_recorded_is_replayed_bit_for_bit(
     fail: str, policy: str, tmp_path: Path, capsys: Captured
