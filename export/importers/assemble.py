@@ -14,10 +14,11 @@ from export.importers.blocks import (
     fill_commands,
     fill_observation,
 )
-from export.importers.graph import Graph, choose_output
+from export.importers.graph import Graph, Reference, choose_output
 from export.importers.model import ModelFacts
 from export.importers.provenance import field_sources
 from export.importers.reading import as_number, is_dict, is_list, one_line, show
+from export.importers.selection import BlockWanted, describe, select, taken
 from export.importers.sheet import Sheet
 from robot_runtime.errors import BadInput
 from robot_runtime.policy.contract import PHASE_SOURCES, SCHEMA, PolicyContract
@@ -47,10 +48,15 @@ class Assembled:
     Attributes:
         contract: The contract.
         fields: Kind and place of the source by path of the contract.
+        graph: The network that takes the contract's observation.
+        observer: Gives the observation of the foreign network from the contract's; None where they
+            are one.
     """
 
     contract: PolicyContract
     fields: dict[str, str]
+    graph: Graph
+    observer: Reference | None
 
 
 def assemble(sheet: Sheet, model: ModelFacts, graph: Graph) -> Assembled:
@@ -73,7 +79,9 @@ def assemble(sheet: Sheet, model: ModelFacts, graph: Graph) -> Assembled:
     filled = Filled()
     defaults = [joint["default_pos"] for joint in joints]
     action = fill_actions(sheet, filled, names, defaults, model, graph.outputs[output])
-    observation = fill_observation(sheet, filled, list(graph.inputs), clipped=_clips(action))
+    observation, wanted = fill_observation(
+        sheet, filled, list(graph.inputs), clipped=_clips(action)
+    )
     _ask_gains(sheet, joints, action)
     timing = _timing(sheet, model)
     if not observation:
@@ -108,8 +116,12 @@ def assemble(sheet: Sheet, model: ModelFacts, graph: Graph) -> Assembled:
         contract = PolicyContract.from_json(json.dumps(plain))
     except (ValueError, TypeError) as error:
         raise BadInput(f"the contract cannot be written: {one_line(error)}") from None
-    _check_inputs(contract, graph)
-    return Assembled(contract=contract, fields=field_sources(contract, sheet, filled))
+    _check_inputs(contract, graph, wanted)
+    graph, observer = select(graph, contract, wanted)
+    for note in describe(contract, wanted):
+        sheet.note(note)
+    fields = field_sources(contract, sheet, filled)
+    return Assembled(contract=contract, fields=fields, graph=graph, observer=observer)
 
 
 def _joint_names(sheet: Sheet, model: ModelFacts) -> list[str]:
@@ -149,7 +161,8 @@ def _state_usual(sheet: Sheet, model: ModelFacts, graph: Graph, output: str) -> 
     sheet.state("actuator.damping", "actuator", "default", "kd inside the effort limit")
     sheet.state("actuator.delay", 0.0, "default", none)
     sheet.state("actuator.target_filter", 1.0, "default", none)
-    sheet.state("action.filter", 1.0, "default", none)
+    if not sheet.asked("action.filter"):
+        sheet.state("action.filter", 1.0, "default", none)
     sheet.state("schema", SCHEMA, "default", "this version's")
     sheet.state("name", graph.name.rsplit(".", 1)[0], "inferred", "name of the network's file")
     sheet.state("network.output", output, "file", graph.name)
@@ -326,9 +339,9 @@ def _clips(action: dict[str, Any]) -> bool:
     return action["filter"] != 1.0 or any(t["raw_lower"] is not None for t in action["terms"])
 
 
-def _check_inputs(contract: PolicyContract, graph: Graph) -> None:
+def _check_inputs(contract: PolicyContract, graph: Graph, wanted: list[BlockWanted | None]) -> None:
     """Refuse terms that do not make up the graph's inputs, with a table of both."""
-    given = contract.inputs()
+    given = taken(contract, wanted)
     for name, dim in graph.inputs.items():
         found = given.get(name)
         if found == dim:

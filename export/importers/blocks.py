@@ -10,6 +10,7 @@ from typing import Any
 
 from export.importers.model import ModelFacts
 from export.importers.reading import as_number, as_numbers, is_dict, is_list, show
+from export.importers.selection import BlockWanted, take_wishes
 from export.importers.sheet import Sheet
 from export.importers.shorthand import PLAIN_TERM, bounds, column, read_actions, read_blocks
 from robot_runtime.errors import BadInput
@@ -26,8 +27,8 @@ class Filled(dict[str, str]):
 
 def fill_observation(
     sheet: Sheet, filled: Filled, inputs: list[str], *, clipped: bool
-) -> list[dict[str, Any]]:
-    """Complete observation blocks.
+) -> tuple[list[dict[str, Any]], list[BlockWanted | None]]:
+    """Complete observation blocks, and what the network takes of each.
 
     Args:
         sheet: What is known.
@@ -40,7 +41,7 @@ def fill_observation(
     """
     sheet.ask("observation", "the observation terms in order, as a list of names and scales")
     if "observation" not in sheet:
-        return []
+        return [], []
     blocks = read_blocks(sheet.get("observation"), "observation")
     theirs = sheet.origin("observation")
     for path, value in sheet.below("observation").items():
@@ -48,11 +49,12 @@ def fill_observation(
         # What a format says of its own terms does not hold for a list that the user wrote.
         if theirs and said and (theirs[0] != "user" or said[0] == "user"):
             _override(blocks, path, value)
+    wanted = [take_wishes(block, f"observation.{i}") for i, block in enumerate(blocks)]
     for i, block in enumerate(blocks):
         _fill_block(sheet, filled, block, i, inputs)
         for j, term in enumerate(block["terms"]):
             _fill_term(sheet, filled, term, f"observation.{i}.terms.{j}", clipped)
-    return blocks
+    return blocks, wanted
 
 
 def _override(blocks: list[dict[str, Any]], path: str, value: Any) -> None:

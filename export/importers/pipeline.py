@@ -161,14 +161,15 @@ def import_policy(request: Request) -> Imported:
         sheet.note(note)
     record = None if request.golden is None else read_record(request.golden)
     assembled = assemble(sheet, model, graph)
-    contract = assembled.contract
+    contract, graph = assembled.contract, assembled.graph
     check_contract(contract, model, sheet, allow_privileged=request.allow_privileged)
     with _graph_errors(graph.name):
         network = OnnxNetwork(graph.model, contract)
         gate = _gate(graph, network, contract, record)
         replayed = None
         if record is not None:
-            replayed = replay_record(record, contract, network, _observer(graph))
+            observer = assembled.observer or _observer(graph)
+            replayed = replay_record(record, contract, network, observer)
         synthesized = synthesize(contract, network, reset=network.reset)
     for note in replayed.notes if replayed else ():
         sheet.note(note)

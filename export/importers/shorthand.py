@@ -40,7 +40,10 @@ PLAIN_TERM: dict[str, Any] = {
 }
 """The fields of a term that say nothing unless somebody says them."""
 
-_TERM_FIELDS = ("name", "source", "scale", "clip_first", "stage", *PLAIN_TERM)
+_TERM_FIELDS = (
+    *("name", "source", "scale", "clip_first", "stage", "components", "lag"),
+    *PLAIN_TERM,
+)
 _BLOCK_FIELDS = ("input", "terms", "history", "clip")
 _HISTORY_FIELDS = ("length", "layout", "order", "fill", "includes_current", "stride")
 _ACTION_FIELDS = (
