@@ -51,7 +51,8 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
         "default_joint_positions": "default_pos",
     }
     for key, field in columns.items():
-        sheet.state(f"joints.{field}", table.numbers(key, len(names)), "file", table.where(key))
+        if key in table:
+            sheet.state(f"joints.{field}", table.spread(key, len(names)), "file", table.where(key))
     _state_action(sheet, table, names, count)
     _state_observation(sheet, table, count, past)
     return graph
@@ -73,8 +74,9 @@ def _state_timing(sheet: Sheet, table: Table) -> None:
 
 
 def _state_action(sheet: Sheet, table: Table, names: list[str], count: int) -> None:
-    scale = table.spread("action_scale", count)
-    sheet.state("action.scale", scale, "file", table.where("action_scale"))
+    if "action_scale" in table:
+        scale = table.spread("action_scale", count)
+        sheet.state("action.scale", scale, "file", table.where("action_scale"))
     sheet.state("action.offset", "default_pos", "default", _CODE)
     if "action_indices" in table:
         picked = table.indices("action_indices")
@@ -83,9 +85,16 @@ def _state_action(sheet: Sheet, table: Table, names: list[str], count: int) -> N
         joints = [names[i] for i in picked]
         sheet.state("action.joints", joints, "file", table.where("action_indices"))
         if len(joints) < len(names):
-            rest = dict(zip(names, table.numbers("default_joint_positions"), strict=True))
+            pose = table.spread("default_joint_positions", len(names))
+            rest = dict(zip(names, pose, strict=True))
             hold = {name: rest[name] for name in names if name not in joints}
             sheet.state("action.hold", hold, "file", table.where("default_joint_positions"))
+            bent = [name for name, position in hold.items() if position != 0.0]
+            if bent:
+                sheet.note(
+                    f"joints without an action keep their default position, as in training; the "
+                    f"stack's own simulator holds them at 0: {', '.join(bent)}"
+                )
     ends = [table.spread(f"action_limit_{end}", count) for end in ("lower", "upper")]
     where = table.where("action_limit_lower, action_limit_upper")
     sheet.state("action.raw_clip", ends, "file", where)
@@ -102,7 +111,8 @@ def _state_observation(sheet: Sheet, table: Table, count: int, past: int) -> Non
         term("joint_vel", "joint_vel"),
         term("last_action", "last_action", stage="applied"),
     ]
-    if dim == 9 + 3 * count and count < len(names):
+    # The stack's simulator hands over the driven joints, in the order of the actions.
+    if dim == 9 + 3 * count and sheet.get("action.joints", names) != names:
         for each in terms[3:5]:
             each["joints"] = sheet.get("action.joints")
     frame = {9 + 2 * len(names) + count, 9 + 3 * count}

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import yaml
 
+from export.importers.sheet import MissingFieldsError
 from tests.helpers.foreign import VELOCITY, Case, Network, Step, record
 
 BHL: dict[str, Any] = {
@@ -100,3 +102,42 @@ def test_berkeley_humanoid_lite_with_fewer_actions_holds_the_rest(tmp_path: Path
         ("right_knee", 0.4),
     ]
     assert contract.observation[0].terms[3].joints == ("left_hip", "right_hip")
+
+
+def test_berkeley_humanoid_lite_with_one_gain_for_all_and_a_scale_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    case = bhl_case(tmp_path, joint_kp=20.0, joint_kd=2.0, action_scale=None)
+    with pytest.raises(MissingFieldsError) as missing:
+        case.run()
+    assert [q.path for q in missing.value.questions] == ["action.scale"]
+    case.settings.append("action.scale=0.25")
+    assert case.run().policy.contract.joint_array("kp").tolist() == [20.0] * 4
+
+
+def test_berkeley_humanoid_lite_with_actions_in_another_order(tmp_path: Path) -> None:
+    """Its simulator hands over positions and velocities in the order of the actions."""
+    case = bhl_case(tmp_path, action_indices=[3, 2, 1, 0])
+    names = BHL["joints"][::-1]
+    pose = np.array(BHL["default_joint_positions"])[::-1]
+
+    def observe(step: Step) -> Any:
+        q, last = step.pos(names) - pose, np.clip(step.last, -0.5, 0.6)
+        return np.concatenate([step.cmd, step.gyro, step.gravity, q, step.vel(names), last])
+
+    case.golden = record(
+        tmp_path / "golden.npz",
+        observe,
+        Network(inputs={"obs": 21}, actions=4),
+        lambda a: pose + 0.25 * np.clip(a, -0.5, 0.6),
+        actions=4,
+        order=names,
+    )
+    assert case.run().policy.contract.action_joints == tuple(names)
+
+
+def test_berkeley_humanoid_lite_says_what_its_simulator_does_with_idle_joints(
+    tmp_path: Path,
+) -> None:
+    case = bhl_case(tmp_path, num_actions=2, action_indices=[1, 3], num_observations=15)
+    assert any("holds them at 0: left_knee, right_knee" in note for note in case.run().notes)
