@@ -256,7 +256,7 @@ class TrainConfig:
     """Iterations between two checkpoints; there is always one at the end."""
 
     compare_every: int = 50
-    """Iterations between two comparisons of the weights of several processes; 0: none."""
+    """Iterations between two comparisons of what several processes have learned; 0: none."""
 
     random_episode_length: bool = True
     """Whether the first episodes start at random ages, so that time limits do not coincide."""

@@ -161,7 +161,7 @@ class Peers:
         names = [name for name in right if hashes[wrong[0]].get(name) != right[name]]
         ranks = ", ".join(map(str, wrong))
         raise Refused(
-            f"the weights of rank {ranks} differ from those of rank {hashes.index(right)}, in "
+            f"what rank {ranks} has learned differs from what rank {hashes.index(right)} has, in "
             f"{len(names)} of {len(right)} tensors, first in '{names[0] if names else '?'}': "
             "the processes do not learn the same policy any more"
         )

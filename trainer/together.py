@@ -70,13 +70,13 @@ def start_alike(agent: Agent, extensions: Mapping[str, RewardExtension], peers: 
 
 
 def shared_tensors(agent: Agent, extensions: Mapping[str, RewardExtension]) -> dict[str, Tensor]:
-    """Return what must be equal in all processes, by name."""
-    weights = {
-        f"{name}.{i}": parameter
+    """Return what must be equal in all processes, by name: weights, statistics and moments."""
+    of_extensions = {
+        f"{name}.{key}": value
         for name, extension in extensions.items()
-        for i, parameter in enumerate(extension.parameters())
+        for key, value in extension.named_tensors().items()
     }
-    return agent.named_tensors() | weights
+    return agent.named_tensors() | of_extensions
 
 
 def own_part(checkpoint: Checkpoint) -> dict[str, Any]:

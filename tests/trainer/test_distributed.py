@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.helpers.processes import Start
 from tests.trainer.conftest import TOYS
 from tests.trainer.two_processes import CASES, SYMMETRY, Points, in_one_process
 from trainer.checkpoint import checkpoint_path, load_checkpoint
@@ -110,7 +111,7 @@ def test_what_extensions_know_is_of_all(seen: list[dict[str, Any]]) -> None:
     first, *_, last = seen[0]["novelty"]["tensors"]
     # 16 steps of 8 environments.
     assert float(first["rnd.states.count"]) == float(first["rnd.rewards.count"]) == 128.0
-    assert not torch.equal(first["rnd.0"], last["rnd.0"])
+    assert not torch.equal(first["rnd.net.0.weight"], last["rnd.net.0.weight"])
 
 
 def test_a_process_without_samples_goes_along(seen: list[dict[str, Any]]) -> None:
@@ -125,9 +126,13 @@ def test_a_process_without_samples_goes_along(seen: list[dict[str, Any]]) -> Non
 
 def test_drift_is_refused_by_rank_and_name(seen: list[dict[str, Any]]) -> None:
     for of_rank in seen:
-        assert "the weights of rank 1 differ from those of rank 0" in of_rank["drifted"]
-        assert "1 of " in of_rank["drifted"]
-        assert "first in 'actor.net.0.weight'" in of_rank["drifted"]
+        assert {
+            "actor.net.0.weight", "critic.normalizer.mean", "optimizer.0.exp_avg",
+            "rnd.net.0.weight", "rnd.target.0.weight", "rnd.states.mean", "rnd.rewards.var",
+        } <= set(of_rank["drifted"])  # fmt: skip
+        for name, said in of_rank["drifted"].items():
+            assert "what rank 1 has learned differs from what rank 0 has, in 1 of " in said, name
+            assert f"first in '{name}'" in said
 
 
 def test_different_settings_are_refused_by_name(seen: list[dict[str, Any]]) -> None:
@@ -190,10 +195,9 @@ def test_the_runner_of_rsl_rl_writes_once(folder: Path) -> None:
 
 def test_a_failure_ends_all_with_its_traceback(tmp_path: Path) -> None:
     command = torchrun("--standalone", "--nproc-per-node", "2", "-m", "trainer")
-    begin = time.monotonic()
     done = subprocess.run(
         [*command, "toy-crash", "--num-envs", "4", "--out", "out"],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120,
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode != 0
     assert "rank 1 of 2 failed" in done.stderr
@@ -202,15 +206,14 @@ def test_a_failure_ends_all_with_its_traceback(tmp_path: Path) -> None:
     assert "rank 0 ends: rank 1 has failed" in done.stderr
     # The toy says when it fails; meanwhile the other one sleeps for minutes.
     failed = float((tmp_path / "failed").read_text())
-    assert time.time() - failed < 30.0
-    assert time.monotonic() - begin < 120.0
+    assert time.time() - failed < 120.0
 
 
-def test_a_process_that_is_gone_is_missed_without_torchrun(tmp_path: Path) -> None:
+def test_a_process_that_is_gone_is_missed_without_torchrun(tmp_path: Path, start: Start) -> None:
     """Other launchers set the same variables and may leave the processes to themselves."""
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     processes = [
-        subprocess.Popen(
+        start(
             [sys.executable, "-m", "trainer", "toy-crash", "--num-envs", "4", "--out", "out"],
             cwd=tmp_path, stderr=subprocess.PIPE, text=True,
             env=environment() | where
@@ -218,26 +221,29 @@ def test_a_process_that_is_gone_is_missed_without_torchrun(tmp_path: Path) -> No
         )
         for rank in RANKS
     ]  # fmt: skip
-    _, told = processes[0].communicate(timeout=120)
+    _, told = processes[0].communicate(timeout=200)
     left = time.time() - float((tmp_path / "failed").read_text())
     processes[1].communicate(timeout=60)
     assert [process.returncode for process in processes] == [1, 9], told
     assert "rank 0 of 2: error: rank 0 cannot reach the other processes" in told
-    assert left < 30.0
+    # Not the ten minutes for which one that lives is waited for.
+    assert left < 120.0
 
 
-def test_two_nodes_train_and_tell_once(tmp_path: Path) -> None:
+def test_two_nodes_train_and_tell_once(tmp_path: Path, start: Start) -> None:
     where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
+    # A machine need not know its own name.
+    where += ["--local-addr", "127.0.0.1"]
     command = torchrun("--nnodes", "2", "--nproc-per-node", "1", *where, "-m", "trainer")
     verb = ["toy-point", "--num-envs", "4", "--iterations", "2", "--out", "out"]
     nodes = [
-        subprocess.Popen(
+        start(
             [*command, *verb], cwd=tmp_path, env=environment(),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for _ in range(2)
     ]  # fmt: skip
-    told = [node.communicate(timeout=120) for node in nodes]
+    told = [node.communicate(timeout=200) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], told
     assert "".join(out for out, _ in told).count("done: 2 iterations, 256 steps") == 1
     assert load_checkpoint(checkpoint_path(tmp_path / "out", 2)).env_steps == 256

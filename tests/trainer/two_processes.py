@@ -214,24 +214,29 @@ def novelty(peers: Peers) -> dict[str, Any]:
     for _ in range(3):
         run.step()
         seen = shared_tensors(run.agent, run.extensions)
-        rnd = run.extensions["rnd"].state_dict()
-        for name in ("states", "rewards", "target"):
-            seen |= {f"rnd.{name}.{key}": value for key, value in rnd[name].items()}
         tensors.append({name: value.detach().clone() for name, value in seen.items()})
     return {"tensors": tensors}
 
 
-def drifted(peers: Peers) -> str:
-    """Change one weight in one process, and return what is said about it."""
-    run = CASES["plain"].run(4, 4 * peers.rank, peers=peers)
-    with torch.no_grad():
-        if not peers.first:
-            next(run.agent.actor.net.parameters())[0, 0] += 1e-6
-    try:
-        peers.check_equal(run.agent.named_tensors())
-    except Refused as error:
-        return str(error)
-    return ""
+def drifted(peers: Peers) -> dict[str, str]:
+    """Change one tensor after the other in one process, and return what is said about each."""
+    config = replace(CASES["plain"].config(4), rnd=RndConfig(weight=0.5))
+    run = Run("points", TaskRun(env=Points(4, 4 * peers.rank), train=config), config, peers=peers)
+    run.step()
+    said = {}
+    for name, tensor in shared_tensors(run.agent, run.extensions).items():
+        before = tensor.detach().clone()
+        with torch.no_grad():
+            if not peers.first:
+                tensor += 1e-6
+            try:
+                peers.check_equal(shared_tensors(run.agent, run.extensions))
+                said[name] = "nothing"
+            except Refused as error:
+                said[name] = str(error)
+            tensor.copy_(before)
+    peers.check_equal(shared_tensors(run.agent, run.extensions))
+    return said
 
 
 def other_settings(peers: Peers) -> str:

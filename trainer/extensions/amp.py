@@ -106,6 +106,11 @@ class MotionPrior:
         """Return the discriminator's parameters."""
         return self._learner.parameters()
 
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Return discriminator, moments and statistics; every process remembers for itself."""
+        statistics = {f"states.{key}": value for key, value in self.states.state_dict().items()}
+        return self._learner.named_tensors() | statistics
+
     def state_dict(self) -> dict[str, Any]:
         """Return discriminator, optimizer, statistics and the remembered transitions."""
         return {

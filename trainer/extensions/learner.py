@@ -96,6 +96,14 @@ class Learner:
             f"nonfinite/{self._name}_parameter": restored,
         }
 
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Return what must be equal in all processes, by name: weights and moments."""
+        moments = enumerate(self._optimizer.state.values())
+        return {
+            **{f"net.{name}": value for name, value in self.net.state_dict().items()},
+            **{f"optimizer.{i}.{key}": t for i, slot in moments for key, t in slot.items()},
+        }
+
     def state_dict(self) -> dict[str, Any]:
         """Return network, optimizer, random state and counts."""
         return {
@@ -119,5 +127,4 @@ class Learner:
         self._last_finite = LastFinite(self._live_tensors)
 
     def _live_tensors(self) -> list[Tensor]:
-        moments = [t for slot in self._optimizer.state.values() for t in slot.values()]
-        return [*self.net.state_dict().values(), *moments]
+        return list(self.named_tensors().values())

@@ -134,6 +134,15 @@ class RandomNetworkDistillation:
         """Return the predictor's parameters."""
         return self._learner.parameters()
 
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Return networks, moments and statistics; the running sums are of the environments."""
+        modules = {"target": self.target, "states": self.states, "rewards": self.rewards}
+        return self._learner.named_tensors() | {
+            f"{name}.{key}": value
+            for name, module in modules.items()
+            for key, value in module.state_dict().items()
+        }
+
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimizer, statistics, running sums and the counter."""
         return {

@@ -40,6 +40,10 @@ class RewardExtension(Protocol):
         """Return what `update` learns by gradient, always in the same order."""
         ...
 
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Return what must be equal in all processes, by name."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next iteration depends on."""
         ...
