@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 import time
@@ -73,8 +74,9 @@ def test_a_process_killed_in_the_middle_of_a_message_is_named() -> None:
     sizes = [1, _MORE_THAN_A_PIPE_TAKES]
     with closing(run_tasks(Workshop(_prepare, _blob), sizes, 1)) as running:
         assert next(running) == b"\0"
-        # By now it is at its second result, of which nobody has read the end.
-        time.sleep(0.5)
+        (worker,) = inspect.getgeneratorlocals(running)["running"]
+        # It is at its second result, of which nobody has read the end.
+        assert worker.pipe.poll(200.0)
         (process,) = multiprocessing.active_children()
         process.kill()
         with pytest.raises(Refused, match=r"run 2 died \(exit code -9\)"):

@@ -89,15 +89,19 @@ def is_whole(path: Path) -> bool:
     return any(record.WhichOneof("record_type") == "exit" for record in wandb_records(path))
 
 
-def test_wandb_writes_a_run_that_can_be_sent_later(tmp_path: Path) -> None:
+def test_wandb_writes_a_run_that_can_be_sent_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("wandb")
+    # Its process may take longer than its 30 s to start on a busy machine.
+    monkeypatch.setenv("WANDB__SERVICE_WAIT", "200")
     write_rows(tmp_path, "wandb")
     (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     assert path.name == f"run-{run_id(tmp_path)}.wandb"
     rows: dict[int, dict[str, float]] = {}
     config: dict[str, str] = {}
     # A process of wandb's own writes the file, and is not always done when the run is finished.
-    end = time.monotonic() + 300.0
+    end = time.monotonic() + 200.0
     while not is_whole(path) and time.monotonic() < end:
         time.sleep(0.05)
     for record in wandb_records(path):

@@ -247,6 +247,7 @@ def test_the_gait_phase_follows_the_clock_and_not_the_ticks() -> None:
     assert summary.faults["OVERRUN"] == 1
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_real_time_with_a_stall() -> None:
     """Some real seconds at 50 Hz; the tolerances hold on a machine that is busy."""
     time = MonotonicClock(DT)
@@ -266,12 +267,15 @@ def test_real_time_with_a_stall() -> None:
     summary = loop.run(1.5)
     timing, rows = summary.timing, memory.rows
     assert summary.ended == "done", summary.cause
-    # By construction, whatever the machine does: what ran and what was skipped is all there was.
-    periods = timing.elapsed / DT
-    assert timing.ticks - 1 + timing.skipped == pytest.approx(periods, abs=0.5)
-    assert timing.skipped >= 8
+    # What ran and what was skipped is all there was: else every tick after the stall is late. Not
+    # that of each tick, before which the machine may have taken the processor.
+    index = np.arange(timing.ticks) + np.cumsum(rows["skipped"])
+    late = rows["time"] / DT - index
+    assert np.median(late - late.min()) < 0.5
+    assert 8 <= rows["skipped"].sum() <= timing.skipped
     assert timing.overruns >= 1
-    assert np.diff(rows["time"]).min() >= DT / 2
+    # A burst of the ten ticks that were missed would be 8 % of all.
+    assert np.percentile(np.diff(rows["time"]), 5) >= DT / 2
     assert timing.compute.max >= 0.2
     assert timing.compute.p50 < DT
     walking = rows[rows["step"] > 0]
