@@ -7,6 +7,7 @@ heading is laid onto the robot's. `motion_graph.py` moves the motion terms into 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from export.importers.motion_graph import (
     observation_input,
 )
 from export.importers.motion_reference import MotionReference
-from export.importers.reading import shorten
+from export.importers.reading import is_list, shorten, show
 from export.importers.sheet import Sheet
 from export.importers.shorthand import term
 from robot_runtime.errors import BadInput, Refused
@@ -50,13 +51,43 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     if "joint_names" not in plain.metadata and "dof_names" in plain.metadata:
         raise BadInput(f"{path.name} has the metadata of holosoma: import it as holosoma")
     state_joints(sheet, plain)
-    anchor, bodies = texts(plain, "anchor_body_name")[0], texts(plain, "body_names")
+    anchor, bodies = _bodies(sheet, plain)
     if anchor not in bodies:
         raise BadInput(f"{plain.name}: the anchor '{anchor}' is none of {shorten(bodies)}")
+    _check_bodies(plain, model, bodies)
     names = texts(plain, "observation_names")
     sheet.state("motion.delay", 0, "default", "the motion's frame of the same step")
     place = bodies.index(anchor)
     return read_motion(foreign, sheet, plain, model, names, anchor=(anchor, place), sources=TERMS)
+
+
+def _bodies(sheet: Sheet, plain: Graph) -> tuple[str, list[str]]:
+    """The anchor and the motion's bodies; early files state neither."""
+    if plain.metadata.get("anchor_body_name"):
+        found = texts(plain, "anchor_body_name")[0]
+        sheet.state("motion.anchor", found, "file", f"{plain.name} anchor_body_name")
+    if plain.metadata.get("body_names"):
+        found = texts(plain, "body_names")
+        sheet.state("motion.bodies", found, "file", f"{plain.name} body_names")
+    meaning = "body at which motion and robot are compared"
+    sheet.ask("motion.anchor", meaning, "torso_link")
+    meaning = "bodies of the motion, in the order of the graph's body_quat_w"
+    bodies = sheet.require("motion.bodies", meaning, "[pelvis, ..., torso_link, ...]")
+    anchor = sheet.require("motion.anchor", meaning)
+    if not is_list(bodies) or not all(isinstance(body, str) for body in bodies):
+        raise BadInput(f"motion.bodies: expected names of bodies, found {show(bodies)}")
+    return str(anchor), bodies
+
+
+def _check_bodies(plain: Graph, model: onnx.ModelProto, bodies: list[str]) -> None:
+    """The graph must give as many orientations as there are names, else they are others'."""
+    for out in model.graph.output:
+        shape = [d.dim_value for d in out.type.tensor_type.shape.dim]
+        if out.name == "body_quat_w" and all(shape) and math.prod(shape) != 4 * len(bodies):
+            raise BadInput(
+                f"{plain.name}: body_quat_w has {math.prod(shape) // 4} orientations, the names "
+                f"are of {len(bodies)} bodies: {shorten(bodies)}"
+            )
 
 
 def motion_file(model: onnx.ModelProto, path: Path) -> Graph:

@@ -9,6 +9,7 @@ from export.importers.graph import Graph, open_onnx
 from export.importers.model import ModelFacts
 from export.importers.reading import Table, read_yaml, shorten
 from export.importers.sheet import Sheet
+from export.importers.unitree_motors import motor_order
 from robot_runtime.errors import BadInput
 
 NETWORKS = (".onnx", ".pt", ".pth", ".jit")
@@ -83,20 +84,32 @@ class Foreign:
         hint = f" ('{named}')" if named else ""
         raise BadInput(f"no network among the files: give the {' or '.join(NETWORKS)} file{hint}")
 
-    def motors(self, sheet: Sheet, file: str) -> list[str]:
-        """The joints behind the model's actuators, which stand for a robot's numbered motors.
+    def motors(self, sheet: Sheet, file: str) -> tuple[list[str], str]:
+        """The joints behind a robot's numbered motors, and who says so.
 
         Args:
-            sheet: Gets a note of it: nobody says that the order is the same.
+            sheet: Gets a note where nobody is sure of the order, or the model has another.
             file: The file that has only numbers.
         """
         model = self.model
-        sheet.note(
-            f"{file} names motors by number; taken is the order of the actuators of "
-            f"{model.path.name}: {', '.join(model.actuators)}; models of one robot differ in it, "
-            "and another order swaps legs in silence: compare it with the robot's"
-        )
-        return list(model.actuators)
+        known = motor_order(model.driven)
+        if known is None:
+            sheet.note(
+                f"{file} names motors by number; taken is the order of the actuators of "
+                f"{model.path.name}: {', '.join(model.actuators)}; models of one robot differ in "
+                "it, and another order swaps legs in silence: compare it with the robot's"
+            )
+            return list(model.actuators), f"actuators of {model.path.name}"
+        robot, order = known
+        if model.actuators and [name for name in order if name in model.actuators] != [
+            name for name in model.actuators if name
+        ]:
+            sheet.note(
+                f"{file} names motors by number; taken is the numbering of Unitree's {robot}, the "
+                f"actuators of {model.path.name} stand in another order; if the robot numbers them "
+                "otherwise, give the joints in the order of its motors as motors: [NAME, ...]"
+            )
+        return order, f"motors of Unitree's {robot}"
 
     def graph(self, path: Path, observation_dim: int | None = None) -> Graph:
         """Read a network.

@@ -57,6 +57,10 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     sheet.state("joints.names", names, "file", metadata.where("dof_names"))
     _state_joints(sheet, metadata, robot, names)
     _state_action(sheet, task, robot, names)
+    if "action_scale" in graph.metadata:
+        # The runtime of walking policies takes its config's; a file that says otherwise is noted.
+        scale = _either(graph.metadata["action_scale"], f"{graph.name} action_scale")
+        sheet.state("action.scale", scale, "file", f"{graph.name} metadata action_scale")
     _state_commands(sheet, metadata)
     _state_observation(sheet, graph, config, names)
     _state_timing(sheet, task)
@@ -153,10 +157,13 @@ def _state_joints(sheet: Sheet, metadata: Table, robot: Table, names: list[str])
     if "default_dof_angles" in robot:
         pose = _by_name(robot, "default_dof_angles", names)
         sheet.state("joints.default_pos", pose, "file", robot.where("default_dof_angles"))
+    for key in ("joint_offsets_deg", "dof_names_parallel_mech"):
+        if robot.data.get(key):
+            sheet.note(f"{robot.where(key)}: of the robot's motors, left to its driver")
     if "joint2motor" in robot:
-        motors: list[Any] = robot.indices("joint2motor")
-        if len(motors) == count:
-            sheet.state("joints.motor", motors, "file", robot.where("joint2motor"))
+        robot.indices("joint2motor")
+        motors: list[Any] = [int(i) for i in _by_name(robot, "joint2motor", names)]
+        sheet.state("joints.motor", motors, "file", robot.where("joint2motor"))
 
 
 def _by_name(robot: Table, key: str, names: list[str]) -> list[float]:

@@ -7,6 +7,7 @@ the fields of the terms.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from export.importers.foreign import Foreign
@@ -152,7 +153,9 @@ def per_term(graph: Graph, key: str, names: list[str]) -> list[list[float]] | No
     if key not in graph.metadata:
         return None
     where = f"{graph.name} {key}"
-    found = [[_number(item, where) for item in p.split(";")] for p in texts(graph, key)]
+    # One release wrote Python's own brackets, with commas inside, where others write semicolons.
+    text = re.sub(r"\[[^]]*\]", lambda m: m[0].strip("[]").replace(",", ";"), graph.metadata[key])
+    found = [[_number(item.strip(), where) for item in p.split(";")] for p in text.split(",")]
     if len(found) != len(names):
         raise BadInput(f"{where}: has {len(found)} entries for {len(names)} terms")
     return found

@@ -103,6 +103,10 @@ class Sheet:
         """Take down that a field is needed; it is no question where a source states it."""
         self._questions.setdefault(path, Question(path=path, meaning=meaning, likely=likely))
 
+    def asked(self, path: str) -> bool:
+        """Whether a field is needed that no source states yet: then no usual value counts."""
+        return path in self._questions and path not in self.values
+
     def note(self, text: str) -> None:
         """Take down what the user should know."""
         if text not in self.notes:

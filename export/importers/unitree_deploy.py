@@ -1,45 +1,30 @@
 """unitree_rl_lab and unitree_rl_mjlab: ``deploy.yaml`` and ONNX.
 
 Policy joint ``i`` is motor ``joint_ids_map[i]``. Stiffness and damping stand in the motors' order,
-everything else in the policy's; motors are the actuators of the robot's model. Every number was
-rounded to three digits when the file was written.
+everything else in the policy's; `unitree_motors.py` knows the order of the vendor's own robots, and
+the actuators of the robot's model stand for those of another. Every number was rounded to three
+digits when the file was written.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from export.importers.foreign import Foreign
 from export.importers.graph import Graph
-from export.importers.reading import PythonTag, Table, as_number, is_dict, is_list, show
+from export.importers.reading import Table, is_list, show
 from export.importers.sheet import Sheet
-from export.importers.shorthand import term
+from export.importers.unitree_motors import motor_order
+from export.importers.unitree_terms import CHANNELS, picked, state_observation
 from robot_runtime.errors import BadInput
 
-_RUNTIME = "the stack's C++ observation manager"
-_TERMS = {
-    "base_lin_vel": "base_lin_vel",
-    "base_ang_vel": "base_ang_vel",
-    "projected_gravity": "projected_gravity",
-    "velocity_commands": "command",
-    "command": "command",
-    "command_lin_vel": "command",
-    "command_ang_vel": "command",
-    "generated_commands": "command",
-    "keyboard_velocity_commands": "command",
-    "joint_pos": "joint_pos",
-    "joint_pos_rel": "joint_pos_rel",
-    "joint_vel": "joint_vel",
-    "joint_vel_rel": "joint_vel",
-    "last_action": "last_action",
-    "actions": "last_action",
-    "gait_phase": "phase_sin_cos",
-    "phase": "phase_sin_cos",
-}
 _KEYS = "joint_ids_map step_dt stiffness damping default_joint_pos commands actions observations"
-_SWITCHES = ("use_gym_history", "scale_first")
-_JOINTED = ("joint_pos", "joint_pos_rel", "joint_vel")
-_CHANNELS = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
+_ACTION_KEYS = (
+    "clip joint_names scale offset joint_ids class_type asset_name debug_vis preserve_order "
+    "use_default_offset use_zero_offset rescale_to_limits"
+)
+_SMOOTHED = "low_pass_filter_cutoff_hz low_pass_alpha filter_alpha action_filter smoothing alpha"
 _KINDS = {
     "velocity": "velocity",
     "effort": "effort",
@@ -48,7 +33,7 @@ _KINDS = {
     "joint_pos": "position",
     "joint_vel": "velocity",
 }
-_PARTS = {"command_lin_vel": list(_CHANNELS[:2]), "command_ang_vel": list(_CHANNELS[2:])}
+_OTHER = ("tolimits", "emajoint", "differential", "nonholonomic")
 
 
 def read(foreign: Foreign, sheet: Sheet) -> Graph:
@@ -67,8 +52,8 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     where = table.where("default_joint_pos")
     sheet.state("joints.default_pos", defaults, "file", where)
     _commands(sheet, table)
-    _actions(sheet, table, names)
-    _observation(sheet, table, graph, period)
+    _actions(foreign, sheet, table, names)
+    state_observation(sheet, table, graph)
     _flag_rounding(sheet, table)
     return graph
 
@@ -79,8 +64,7 @@ def _joints(foreign: Foreign, sheet: Sheet, table: Table) -> list[str]:
     motors = sheet.get("motors")
     where = "the user's motors"
     if motors is None:
-        motors = foreign.motors(sheet, table.name)
-        where = f"actuators of {foreign.model.path.name}"
+        motors, where = foreign.motors(sheet, table.name)
     if not motors or max(ids) >= len(motors):
         raise BadInput(
             f"{table.where('joint_ids_map')}: names motor {max(ids)}, but {where} are "
@@ -104,7 +88,7 @@ def _joints(foreign: Foreign, sheet: Sheet, table: Table) -> list[str]:
             f"'{motors[int(unknown[0])]}', which is no joint that the model drives"
         )
     mapped = f"{table.where('joint_ids_map')} through {where}"
-    sheet.state("joints.names", names, "model", mapped)
+    sheet.state("joints.names", names, "file", mapped)
     sheet.state("joints.motor", ids, "file", table.where("joint_ids_map"))
     for key, field in (("stiffness", "kp"), ("damping", "kd")):
         values = table.numbers(key)
@@ -144,23 +128,21 @@ def _commands(sheet: Sheet, table: Table) -> None:
         if "ranges" not in command:
             continue
         ranges = command.table("ranges")
-        for channel in _CHANNELS:
+        for channel in CHANNELS:
             if channel in ranges:
                 value = ranges.numbers(channel, 2)
                 sheet.state(f"commands.{channel}", value, "file", ranges.where(channel))
 
 
-def _actions(sheet: Sheet, table: Table, names: list[str]) -> None:
+def _actions(foreign: Foreign, sheet: Sheet, table: Table, names: list[str]) -> None:
     terms: list[dict[str, Any]] = []
     actions = table.table("actions")
     for name in actions:
         action = actions.table(name)
-        kind = next((kind for word, kind in _KINDS.items() if word in name.lower()), None)
-        if kind is None:
-            raise BadInput(
-                f"{actions.where(name)}: an action of unknown kind; known: {', '.join(_KINDS)}"
-            )
-        joints = _picked(action, "joint_ids", names)
+        sheet.unread(action, f"{_ACTION_KEYS} {_SMOOTHED}")
+        kind = _kind(sheet, actions, name)
+        joints = picked(sheet, action, names)
+        _check_order(foreign, sheet, action, joints)
         found: dict[str, Any] = {"name": name, "kind": kind, "joints": joints}
         for field in ("scale", "offset"):
             if field in action:
@@ -171,27 +153,58 @@ def _actions(sheet: Sheet, table: Table, names: list[str]) -> None:
             sheet.state(f"action.{name}.offset", [0.0] * len(joints), "default", where)
         if "clip" in action:
             found["target_clip"] = _target_clip(action, len(joints))
+        _ask_filter(sheet, table, action)
         terms.append(found)
     sheet.state("action.terms", terms, "file", table.where("actions"))
 
 
-def _picked(action: Table, key: str, names: list[str]) -> list[str]:
-    """All joints, or those that indices or a slice pick in the policy's order."""
-    ids = action.data.get(key)
-    if isinstance(ids, PythonTag):
-        bounds = ids.value if is_list(ids.value) else []
-        fits = len(bounds) == 3 and all(b is None or type(b) is int for b in bounds)
-        if not ids.name.endswith("slice") or not fits:
-            raise BadInput(f"{action.where(key)}: expected joints, found {show(ids)}")
-        return names[slice(*bounds)]
-    if ids is None:
-        return list(names)
-    if not is_list(ids):
-        raise BadInput(f"{action.where(key)}: expected indices, found {show(ids)}")
-    picked = action.indices(key)
-    if picked and max(picked) >= len(names):
-        raise BadInput(f"{action.where(key)}: {max(picked)} of {len(names)} joints")
-    return [names[i] for i in picked]
+def _kind(sheet: Sheet, actions: Table, name: str) -> str:
+    """What an action commands; the file has only the name that somebody gave it."""
+    word = name.lower()
+    kind = next((kind for part, kind in _KINDS.items() if part in word), None)
+    other = next((part for part in _OTHER if part in word.replace("_", "")), None)
+    if kind is None or other or actions.table(name).data.get("rescale_to_limits"):
+        raise BadInput(
+            f"{actions.where(name)}: an action of unknown kind"
+            f"{f' ({other})' if kind and other else ''}; known: {', '.join(_KINDS)}, whose target "
+            "is scale times action plus offset; another one can be said with custom"
+        )
+    if "relative" in word:
+        meaning = f"what the scaled action of '{name}' is added to"
+        sheet.ask(f"action.{name}.relative_to", meaning, "measured", "offset")
+    return kind
+
+
+def _ask_filter(sheet: Sheet, table: Table, action: Table) -> None:
+    """Forks smooth their actions with a low-pass that no two of them write alike."""
+    for key in _SMOOTHED.split():
+        if key not in action:
+            continue
+        likely: tuple[str, ...] = ()
+        if key.endswith("hz"):
+            turn = 2.0 * math.pi * action.number(key) * table.number("step_dt")
+            likely = (f"{1.0 - math.exp(-turn):.6g}", f"{turn / (1.0 + turn):.6g}")
+        meaning = (
+            f"{action.where(key)}: share of a new action in the one applied, 1.0 for no filter"
+        )
+        sheet.ask("action.filter", meaning, *likely)
+
+
+def _check_order(foreign: Foreign, sheet: Sheet, action: Table, joints: list[str]) -> None:
+    """The joints that the file names one by one, against those found through the motors."""
+    named = action.data.get("joint_names")
+    if "motors" in sheet or motor_order(foreign.model.driven) or not is_list(named):
+        return
+    if named == joints or len(named) != len(joints) or set(named) != set(joints):
+        return
+    sheet.ask(
+        "motors",
+        f"{action.where('joint_names')} begins with {named[0]}, the joints found through the "
+        f"actuators of {foreign.model.path.name} with {joints[0]}: the joints behind the robot's "
+        "motors, in their order; the first of these if the file lists its joints in another order "
+        "than the policy's",
+        f"[{', '.join(foreign.model.actuators)}]",
+    )
 
 
 def _target_clip(action: Table, count: int) -> list[Any]:
@@ -201,135 +214,6 @@ def _target_clip(action: Table, count: int) -> list[Any]:
     if is_list(value) and len(value) == count:
         return value
     raise BadInput(f"{action.where('clip')}: expected bounds, found {show(value)}")
-
-
-def _observation(sheet: Sheet, table: Table, graph: Graph, period: float) -> None:
-    section = table.table("observations")
-    groups = _groups(section)
-    if len(groups) == len(graph.inputs) == 1:
-        (only,) = groups.values()
-        groups = dict[str | None, Table]({None: only})
-    if set(groups) != {None} and set(groups) != set(graph.inputs):
-        raise BadInput(
-            f"{section.name}: groups {', '.join(map(str, groups))}, but {graph.name} has the "
-            f"inputs {', '.join(graph.inputs)}"
-        )
-    order = list(groups) if None in groups else [name for name in graph.inputs if name in groups]
-    blocks: list[dict[str, Any]] = []
-    for name in order:
-        block = _block(sheet, groups[name], period)
-        if name is not None:
-            block["input"] = name
-        blocks.append(block)
-    _state_joint_terms(sheet, groups, blocks)
-    sheet.state("observation", blocks, "file", section.name)
-    sheet.state("observation.history.order", "oldest_first", "default", _RUNTIME)
-    sheet.state("observation.history.fill", "first", "default", _RUNTIME)
-
-
-def _groups(section: Table) -> dict[str | None, Table]:
-    """Groups by input name, or one without a name where terms stand there directly."""
-    entries = [key for key in section if key not in _SWITCHES]
-    if not entries:
-        raise BadInput(f"{section.name}: no observation terms")
-    flat = any(
-        is_dict(section.data[key])
-        and {"scale", "clip", "history_length", "params"} & section.data[key].keys()
-        for key in entries
-    )
-    if flat:
-        return {None: section}
-    return {key: section.table(key) for key in entries}
-
-
-def _block(sheet: Sheet, group: Table, period: float) -> dict[str, Any]:
-    terms: list[dict[str, Any]] = []
-    lengths: list[int] = []
-    scale_first = group.flag("scale_first", absent=False)
-    for name in group:
-        if name in _SWITCHES:
-            continue
-        entry = group.table(name)
-        terms.append(_term(sheet, name, entry, scale_first, period))
-        # Isaac Lab's 0 and 1 are both no history.
-        lengths.append(max(1, entry.count("history_length") if "history_length" in entry else 1))
-    if group.flag("use_gym_history", absent=False):
-        if len(set(lengths)) != 1:
-            raise BadInput(f"{group.name}: use_gym_history with history lengths {lengths}")
-        history: dict[str, Any] = {"length": lengths[0], "layout": "frame_major"}
-        return {"terms": terms, "history": history}
-    longest = max(lengths)
-    for found, length in zip(terms, lengths, strict=True):
-        if length != longest:
-            found["history_length"] = length
-    return {"terms": terms, "history": {"length": longest, "layout": "term_major"}}
-
-
-def _term(
-    sheet: Sheet, name: str, entry: Table, scale_first: bool, period: float
-) -> dict[str, Any]:
-    source = _TERMS.get(name)
-    if source is None:
-        likely = "a term that needs a motion or a sensor cannot be imported from this format"
-        sheet.ask(f"observation.{name}.source", f"what '{name}' is computed from; {likely}")
-        source = sheet.get(f"observation.{name}.source", "constant")
-    found = term(name, source)
-    if name in _PARTS:
-        found["channels"] = _PARTS[name]
-    if "scale" in entry:
-        value = entry.get("scale")
-        found["scale"] = entry.numbers("scale") if is_list(value) else entry.number("scale")
-    if "clip" in entry:
-        found["clip"] = _term_clip(entry)
-    found["clip_first"] = not entry.flag("scale_first", absent=scale_first)
-    if source == "phase_sin_cos":
-        _clock(sheet, name, entry, period)
-    return found
-
-
-def _state_joint_terms(
-    sheet: Sheet, groups: dict[str | None, Table], blocks: list[dict[str, Any]]
-) -> None:
-    """Joints that a term picks by ``params.asset_cfg``."""
-    names = list(sheet.get("joints.names"))
-    entries = {key: group.table(key) for group in groups.values() for key in group.data
-               if key not in _SWITCHES}  # fmt: skip
-    for found in (term_ for block in blocks for term_ in block["terms"]):
-        entry = entries[found["name"]]
-        params = entry.table("params") if "params" in entry else Table("", {})
-        if found["source"] not in _JOINTED or "asset_cfg" not in params:
-            continue
-        picked = _picked(params.table("asset_cfg"), "joint_ids", names)
-        if picked != names:
-            found["joints"] = picked
-
-
-def _term_clip(entry: Table) -> list[float]:
-    """Lower and upper bound of a term; some files have one pair per element, all alike."""
-    value = entry.get("clip")
-    pairs = value if is_list(value) and value and is_list(value[0]) else [value]
-    if any(pair != pairs[0] for pair in pairs) or not is_list(pairs[0]):
-        raise BadInput(f"{entry.where('clip')}: expected [lowest, highest], found {show(value)}")
-    if len(pairs[0]) != 2:
-        raise BadInput(f"{entry.where('clip')}: expected [lowest, highest], found {show(value)}")
-    return [as_number(side, entry.where("clip")) for side in pairs[0]]
-
-
-def _clock(sheet: Sheet, name: str, entry: Table, period: float) -> None:
-    params = entry.table("params")
-    cycle = params.number("period")
-    if cycle <= 0.0:
-        raise BadInput(f"{params.where('period')}: {cycle} is not positive")
-    sheet.state("phase.period", cycle, "file", params.where("period"))
-    step = f"{period / cycle:g}"
-    sheet.ask(
-        "phase.start",
-        f"phase at the first observation, [cycles]: {step} in {_RUNTIME}, which counts before it "
-        "looks, 0 in training",
-        step,
-        "0.0",
-    )
-    sheet.ask("phase.stand", f"what '{name}' does while standing", "run", "zero")
 
 
 def _flag_rounding(sheet: Sheet, table: Table) -> None:

@@ -2,7 +2,7 @@
 
 The files name no joint and no observation term. Joint vectors follow the joints of the scene, and
 the observation is the one that the stack's deploy scripts write: gyro, gravity, command, joints,
-last action, and where its length says so sine and cosine of a gait clock.
+last action, and sine and cosine of a gait clock. One of another length is a fork's, and asked for.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 from export.importers.foreign import Foreign
 from export.importers.graph import Graph
 from export.importers.reading import Table
-from export.importers.sheet import Sheet
+from export.importers.sheet import Origin, Sheet
 from export.importers.shorthand import term
+from export.importers.unitree_motors import motor_order
 from robot_runtime.errors import BadInput
 
 _SCRIPTS = "the stack's deploy scripts"
@@ -94,23 +95,41 @@ def _state_joints(
     """Names by the order of the scene; returns motor indices of legs and of held joints."""
     model = foreign.model
     legs, others = _motors(real)
-    if len(model.driven) == count:
+    numbers = legs if len(model.driven) == count else [*legs, *others]
+    by_number = _by_number(foreign, sheet, real, count, numbers)
+    if by_number is not None:
+        sheet.state("joints.names", *by_number)
+    elif len(model.driven) == count:
         where = f"joints of {model.path.name}, in the order in which the scripts read qpos"
         sheet.state("joints.names", model.driven, "model", where)
-    elif others and sorted([*legs, *others]) == list(range(len(model.actuators))):
-        motors = foreign.motors(sheet, real[0].name)
-        names = [motors[i] for i in (*legs, *others)]
-        where = f"actuators of {model.path.name} by leg_joint2motor_idx, arm_waist_joint2motor_idx"
-        sheet.state("joints.names", names, "model", where)
     else:
         likely = f"[{', '.join(model.driven[:count])}]"
         sheet.require("joints.names", f"the {count} joints of the policy, in its order", likely)
-    if legs and len(sheet.get("joints.names")) == count:
+    if len(legs) == len(sheet.get("joints.names")) == count:
         sheet.state("joints.motor", legs, "file", real[0].where("leg_joint2motor_idx"))
-    elif legs and len(sheet.get("joints.names")) == count + len(others):
+    elif len(legs) == count and len(sheet.get("joints.names")) == count + len(others):
         where = real[0].where("leg_joint2motor_idx, arm_waist_joint2motor_idx")
         sheet.state("joints.motor", [*legs, *others], "file", where)
     return legs, others
+
+
+def _by_number(
+    foreign: Foreign, sheet: Sheet, real: list[Table], count: int, numbers: list[int]
+) -> tuple[list[str], Origin, str] | None:
+    """All joints of the model by the motors' numbers; None where numbers or order do not tell."""
+    model = foreign.model
+    known = motor_order(model.driven)
+    if not real or len(numbers) != len(model.driven):
+        return None
+    if known is None and (len(numbers) == count or sorted(numbers) != list(range(len(numbers)))):
+        return None
+    order = list(model.actuators) if known is None else known[1]
+    names = [order[i] for i in numbers if i < len(order)]
+    if sorted(names) != sorted(model.driven):
+        return None
+    where = foreign.motors(sheet, real[0].name)[1]
+    keys = "leg_joint2motor_idx" + ("" if len(numbers) == count else ", arm_waist_joint2motor_idx")
+    return names, "model" if known is None else "file", f"{where} by {real[0].where(keys)}"
 
 
 def _motors(real: list[Table]) -> tuple[list[int], list[int]]:
@@ -164,19 +183,19 @@ def _state_observation(sheet: Sheet, table: Table, count: int, dim: int) -> None
         term("last_action", "last_action"),
     ]
     clock = [term("phase_sin", "phase_sin"), term("phase_cos", "phase_cos")]
-    known = {9 + 3 * count: terms, 11 + 3 * count: [*terms, *clock]}
-    if dim not in known:
+    if dim != 11 + 3 * count:
         if "observation" not in sheet:
             sheet.note(
-                f"num_obs is {dim}: the scripts of this stack observe "
-                f"{' or '.join(map(str, known))} numbers for {count} joints"
+                f"num_obs is {dim}: the scripts of this stack observe {11 + 3 * count} numbers for "
+                f"{count} joints, with a gait clock"
             )
+            _ask_observation(sheet, table, count, dim)
         return
     names = sheet.get("joints.names")
     if len(names) > count:
         for each in terms[3:5]:
             each["joints"] = names[:count]
-    sheet.state("observation", known[dim], "default", f"order in {_SCRIPTS}")
+    sheet.state("observation", [*terms, *clock], "default", f"order in {_SCRIPTS}")
     if sheet.origin("observation") != ("default", f"order in {_SCRIPTS}"):
         return
     scales = {
@@ -189,8 +208,27 @@ def _state_observation(sheet: Sheet, table: Table, count: int, dim: int) -> None
         sheet.state(path, table.number(key), "file", table.where(key))
     where = table.where("cmd_scale")
     sheet.state("observation.command.scale", table.numbers("cmd_scale", 3), "file", where)
-    if known[dim] is not terms:
-        _ask_clock(sheet)
+    _ask_clock(sheet)
+
+
+def _ask_observation(sheet: Sheet, table: Table, count: int, dim: int) -> None:
+    """Scripts of forks leave the clock out, or begin with the base's velocity: both are usual."""
+    if dim not in (9 + 3 * count, 12 + 3 * count):
+        return
+    scales = {
+        "base_ang_vel": table.number("ang_vel_scale"),
+        "projected_gravity": 1.0,
+        "command": table.numbers("cmd_scale", 3),
+        "joint_pos_rel": table.number("dof_pos_scale"),
+        "joint_vel": table.number("dof_vel_scale"),
+        "last_action": 1.0,
+    }
+    if dim == 12 + 3 * count:
+        speed = table.number("lin_vel_scale") if "lin_vel_scale" in table else 2.0
+        scales = {"base_lin_vel": speed, **scales}
+    terms = ", ".join(f"{{{name}: {{scale: {scale}}}}}" for name, scale in scales.items())
+    meaning = "terms in the order of the fork's own script, joints in the order of joints.names"
+    sheet.ask("observation", meaning, f"[{terms}]")
 
 
 def _ask_clock(sheet: Sheet) -> None:

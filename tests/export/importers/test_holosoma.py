@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import yaml
 
@@ -159,3 +160,35 @@ def test_holosoma_metadata_that_are_wrong(
     Network(inputs={"obs": 25}, actions=4, metadata=metadata).save(case.files[0])
     with pytest.raises(BadInput, match=message):
         case.run()
+
+
+def test_holosoma_scales_of_the_file_where_no_config_has_any(tmp_path: Path) -> None:
+    """The runtime takes the config's; a file that contradicts it is noted."""
+    case = holosoma_case(tmp_path, 75, HOLO_CONFIG)
+    (path,) = [file for file in case.files if file.suffix == ".onnx"]
+    model = onnx.load(path)
+    entry = model.metadata_props.add()
+    entry.key, entry.value = "action_scale", "[0.5, 0.3, 0.5, 0.3]"
+    onnx.save(model, path)
+    plain = case.run(output=tmp_path / "plain.onnx")
+    assert "contradiction: action.scale: file (config.yaml task policy_action_scale)" in " ".join(
+        plain.notes
+    )
+    case.write("config.yaml", yaml.safe_dump({**HOLO_CONFIG, "task": {"rl_rate": 50.0}}))
+    case.settings += ["phase.period=1.0"]
+    alone = case.run().policy.contract.action.terms[0].scale
+    assert alone == (0.5, 0.3, 0.5, 0.3)
+
+
+def test_holosoma_calibration_is_left_to_the_driver(tmp_path: Path) -> None:
+    robot = {**HOLO_CONFIG["robot"], "joint_offsets_deg": {"left_knee": 2.0}}
+    case = holosoma_case(tmp_path, 75, {**HOLO_CONFIG, "robot": robot})
+    assert any("joint_offsets_deg: of the robot's motors" in note for note in case.run().notes)
+
+
+def test_holosoma_motors_go_by_name(tmp_path: Path) -> None:
+    """The config counts its joints in its own order."""
+    robot = {**HOLO_CONFIG["robot"], "joint2motor": [5, 6, 7, 8]}
+    case = holosoma_case(tmp_path, 75, {**HOLO_CONFIG, "robot": robot})
+    found = {joint.name: joint.motor for joint in case.run().policy.contract.joints}
+    assert found == dict(zip(MOTORS, [5, 6, 7, 8], strict=True))

@@ -142,3 +142,12 @@ def test_a_side_without_stiffness_is_asked_about(tmp_path: Path) -> None:
         "left and right differ: kp of left_hip is 40, of right_hip 40.179" in n
         for n in imported.notes
     )
+
+
+def test_brackets_of_pythons_own_lists_are_read(tmp_path: Path) -> None:
+    """One release of the exporter wrote nested lists as Python prints them."""
+    scales = "0.250,1.000,1.000,0.050,1.000,[2.0, 2.0, 0.5]"
+    clips = "[-1.0, 1.5],[-inf, inf],[-inf, inf],[-3.0, inf],[-inf, inf],[-inf, inf]"
+    case = mjlab_case(tmp_path / "a", observation_terms_scale=scales, observation_terms_clip=clips)
+    plain = mjlab_case(tmp_path / "b")
+    assert case.run().policy.contract.observation == plain.run().policy.contract.observation

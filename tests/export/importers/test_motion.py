@@ -266,6 +266,21 @@ def test_scaled_terms_of_a_motion_policy_are_refused(tmp_path: Path, key: str, v
     assert motion_case(tmp_path, Motion(34), **plain).run().policy.contract.commands == ()
 
 
+def test_early_files_name_no_bodies_and_are_asked_for_them(tmp_path: Path) -> None:
+    case = motion_case(tmp_path, Motion(34), anchor_body_name="", body_names="")
+    with pytest.raises(MissingFieldsError) as missing:
+        case.run()
+    assert {q.path for q in missing.value.questions} >= {"motion.anchor", "motion.bodies"}
+    case.settings += ["motion.anchor=torso", "motion.bodies=[base, torso]"]
+    asked = case.run().policy.contract
+    assert asked == motion_case(tmp_path, Motion(34)).run().policy.contract
+
+
+def test_names_of_fewer_bodies_than_the_motion_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="body_quat_w has 2 orientations, the names are of 3 bodies"):
+        motion_case(tmp_path, Motion(34), body_names="base,waist,torso").run()
+
+
 def holosoma_case(folder: Path, motion: Motion, **config: Any) -> Case:
     case = Case(format="holosoma", folder=folder)
     case.robot(robot_xml(LEGS, MOTORS, waist="waist"))

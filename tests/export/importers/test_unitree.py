@@ -146,14 +146,14 @@ def test_rl_gym_reads_the_gains_of_arms_and_waist(tmp_path: Path) -> None:
     }
     case = Case(format="unitree_rl_gym", folder=tmp_path)
     case.robot(robot_xml(names, names))
-    case.write("g1.yaml", yaml.safe_dump({**real, "num_obs": 21}))
-    case.files.append(Network(inputs={"obs": 21}, actions=4).save(tmp_path / "p.onnx"))
-    case.settings = ["timing.pd_dt=0.002"]
-    other = {**real, "num_obs": 21, "policy_path": "{ROOT}/deploy/pre_train/h1/motion.pt"}
+    case.write("g1.yaml", yaml.safe_dump(real))
+    case.files.append(Network(inputs={"obs": 23}, actions=4).save(tmp_path / "p.onnx"))
+    case.settings = ["timing.pd_dt=0.002", "phase.period=0.8", "phase.start=0.025"]
+    other = {**real, "policy_path": "{ROOT}/deploy/pre_train/h1/motion.pt"}
     case.write("g1.yaml", yaml.safe_dump(other))
     with pytest.raises(Refused, match=r"robot 'h1' \(g1.yaml policy_path\)"):
         case.run()
-    case.write("g1.yaml", yaml.safe_dump({**real, "num_obs": 21}))
+    case.write("g1.yaml", yaml.safe_dump(real))
     imported = case.run()
     contract = imported.policy.contract
     assert contract.joint_names == tuple(names)
@@ -163,7 +163,7 @@ def test_rl_gym_reads_the_gains_of_arms_and_waist(tmp_path: Path) -> None:
         ("left_arm", 0.3),
     ]
     assert contract.action_joints == LEGS
-    assert contract.observation_dim == 21
+    assert contract.observation_dim == 23
     assert any("imu_type torso" in note for note in imported.notes)
     assert any("g1.yaml names motors by number" in note for note in imported.notes)
 

@@ -1,0 +1,61 @@
+"""Unitree's numbering of motors, by which its stacks speak of joints.
+
+A motor's number is its place on the robot's bus, the same for all who drive that robot; models list
+their actuators as their authors liked. Orders are those of the vendor's documentation of its
+robots' low-level interfaces; a place without a name is a motor that the robot does not have.
+"""
+
+from __future__ import annotations
+
+_QUADRUPED = tuple(
+    f"{leg}_{part}_joint" for leg in ("FR", "FL", "RR", "RL") for part in ("hip", "thigh", "calf")
+)
+_WHEELS = tuple(f"{leg}_foot_joint" for leg in ("FR", "FL", "RR", "RL"))
+
+
+def _sides(*parts: str, sides: tuple[str, str] = ("left", "right")) -> tuple[str, ...]:
+    return tuple(f"{side}_{part}_joint" for side in sides for part in parts)
+
+
+_ARM = ("shoulder_pitch", "shoulder_roll", "shoulder_yaw", "elbow")
+_WRIST = ("wrist_roll", "wrist_pitch", "wrist_yaw")
+
+ORDERS: dict[str, tuple[str, ...]] = {
+    "Go2, B2, A1": _QUADRUPED,
+    "Go2-W, B2-W": (*_QUADRUPED, *_WHEELS),
+    "G1": (
+        *_sides("hip_pitch", "hip_roll", "hip_yaw", "knee", "ankle_pitch", "ankle_roll"),
+        *("waist_yaw_joint", "waist_roll_joint", "waist_pitch_joint"),
+        *_sides(*_ARM, *_WRIST),
+    ),
+    "H1": (
+        *_sides("hip_roll", "hip_pitch", "knee", sides=("right", "left")),
+        *("torso_joint", "left_hip_yaw_joint", "right_hip_yaw_joint", ""),
+        *_sides("ankle"),
+        *_sides(*_ARM, sides=("right", "left")),
+    ),
+    "H1-2": (
+        *_sides("hip_yaw", "hip_pitch", "hip_roll", "knee", "ankle_pitch", "ankle_roll"),
+        "torso_joint",
+        *_sides(*_ARM, *_WRIST),
+    ),
+}
+"""Joints by motor number, by robot."""
+
+
+def motor_order(joints: list[str]) -> tuple[str, list[str]] | None:
+    """The robot that a model's joints are of, and the joint behind each of its motors.
+
+    Args:
+        joints: Joints that the model drives, in any order.
+
+    Returns:
+        Name and joints by number, a joint that the model lacks included; None where the joints are
+        of no robot that is known, or of two that number them differently.
+    """
+    fitting = [(name, order) for name, order in ORDERS.items() if set(joints) <= set(order)]
+    numbers = {tuple(order.index(joint) for joint in joints) for _, order in fitting}
+    if not joints or len(numbers) != 1:
+        return None
+    name, order = fitting[0]
+    return name, list(order)
