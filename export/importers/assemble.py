@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from export.importers.provenance import field_sources
 from export.importers.reading import as_number, is_dict, is_list, one_line, show
 from export.importers.selection import BlockWanted, describe, select, taken
 from export.importers.sheet import Sheet
+from export.importers.shorthand import matching
 from robot_runtime.errors import BadInput
 from robot_runtime.policy.contract import PHASE_SOURCES, SCHEMA, PolicyContract
 
@@ -203,7 +203,8 @@ def _joints(sheet: Sheet, names: list[str]) -> list[dict[str, Any]]:
                 f"{', '.join(COLUMNS)}"
             )
         if not name and field not in (*COLUMNS, "names", "others"):
-            raise BadInput(f"joints.{field}: no such field; known: {', '.join(COLUMNS)}")
+            known = ", ".join(("names", "others", *COLUMNS))
+            raise BadInput(f"joints.{field}: no such field; known: {known}")
     return [
         {"name": name, **{field: columns[field][i] for field in COLUMNS}}
         for i, name in enumerate(names)
@@ -215,7 +216,7 @@ def _column(sheet: Sheet, field: str, names: list[str]) -> list[Any]:
     where = f"joints.{field}"
     value = sheet.get(where)
     if is_dict(value):
-        column = [_matching(value, name, where) for name in names]
+        column = [matching(value, name, where) for name in names]
     elif is_list(value) and not (field == "axis" and len(names) != len(value)):
         if len(value) != len(names):
             raise BadInput(f"{where}: has {len(value)} numbers for {len(names)} joints")
@@ -229,22 +230,6 @@ def _column(sheet: Sheet, field: str, names: list[str]) -> list[Any]:
     if field == "motor":
         return [None if v is None else int(v) for v in checked]
     return checked
-
-
-def _matching(patterns: dict[Any, Any], name: str, where: str) -> Any:
-    """The value of the pattern that fits a joint's name; its own name before any pattern."""
-    if name in patterns:
-        return patterns[name]
-    try:
-        fitting = [key for key in patterns if re.fullmatch(str(key), name)]
-    except re.error as error:
-        raise BadInput(f"{where}: not a pattern: {error}") from None
-    if len(fitting) != 1:
-        found = f"{len(fitting)} patterns fit" if fitting else "no name or pattern fits"
-        raise BadInput(
-            f"{where}: {found} joint '{name}'; there are {', '.join(map(str, patterns))}"
-        )
-    return patterns[fitting[0]]
 
 
 def _ask_gains(sheet: Sheet, joints: list[dict[str, Any]], action: dict[str, Any]) -> None:

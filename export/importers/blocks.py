@@ -12,7 +12,14 @@ from export.importers.model import ModelFacts
 from export.importers.reading import as_number, as_numbers, is_dict, is_list, show
 from export.importers.selection import BlockWanted, take_wishes
 from export.importers.sheet import Sheet
-from export.importers.shorthand import PLAIN_TERM, bounds, column, read_actions, read_blocks
+from export.importers.shorthand import (
+    PLAIN_TERM,
+    bounds,
+    column,
+    matching,
+    read_actions,
+    read_blocks,
+)
 from robot_runtime.errors import BadInput
 
 CHANNELS = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
@@ -262,8 +269,8 @@ def _fill_action(
     offset = term.get("offset", 0.0)
     if offset == "default_pos":
         offset = [0.0 if rest[name] is None else rest[name] for name in term["joints"]]
-    term["offset"] = column(offset, count, f"{path}.offset")
-    term["scale"] = column(term.get("scale", 1.0), count, f"{path}.scale")
+    term["offset"] = column(offset, term["joints"], f"{path}.offset")
+    term["scale"] = column(term.get("scale", 1.0), term["joints"], f"{path}.scale")
     if "relative_to" not in term:
         term["relative_to"] = "offset"
         filled[f"{where}.relative_to"] = "default: targets do not follow the measured position"
@@ -274,6 +281,9 @@ def _fill_action(
                 filled.setdefault(f"{where}.{field}_{end}", "default: no clip stated")
         if value == "joint_limits":
             value = [[model.joint(n).lower, model.joint(n).upper] for n in term["joints"]]
+        if is_dict(value):
+            value = [matching(value, n, f"{path}.{field}_clip") for n in term["joints"]]
+            value = [v if is_list(v) else [-abs(as_number(v, path)), abs(v)] for v in value]
         pair = bounds(value, count, f"{path}.{field}_clip")
         term[f"{field}_lower"], term[f"{field}_upper"] = pair or (None, None)
 

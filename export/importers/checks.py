@@ -39,6 +39,7 @@ def check_contract(
         sheet.note(finding)
     _note_servos(contract, model, sheet)
     _note_gravity(contract, sheet)
+    _note_positions(contract, sheet)
     speed = [t.name for b in contract.observation for t in b.terms if t.source == "base_lin_vel"]
     if speed and not allow_privileged:
         raise Refused(
@@ -115,6 +116,19 @@ def _note_gravity(contract: PolicyContract, sheet: Sheet) -> None:
             sheet.note(
                 f"term '{term.name}' scales gravity by {', '.join(f'{s:g}' for s in term.scale)}: "
                 "here gravity is the unit vector that points down, (0, 0, -1) for an upright robot"
+            )
+
+
+def _note_positions(contract: PolicyContract, sheet: Sheet) -> None:
+    """Other stacks call positions relative to the default pose ``joint_pos``."""
+    said = sheet.origin("observation")
+    if said is None or said[0] != "user" or not any(j.default_pos for j in contract.joints):
+        return
+    for term in (term for block in contract.observation for term in block.terms):
+        if term.source == "joint_pos":
+            sheet.note(
+                f"term '{term.name}' gives the positions themselves; what most stacks call so is "
+                "relative to the default pose: source joint_pos_rel"
             )
 
 

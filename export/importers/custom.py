@@ -21,13 +21,14 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     """
     graph = foreign.graph(foreign.network())
     model = foreign.model
-    if len(model.driven) == sum(graph.outputs.values()):
+    if "joints.names" not in sheet and len(model.driven) == sum(graph.outputs.values()):
         where = f"joints of {model.path.name}, as many as actions"
-        if "joints.names" not in sheet:
-            sheet.note(
-                f"joints.names: nobody says in which order the policy has its joints; taken is "
-                f"that of {model.path.name}: a policy of Isaac Lab has another"
-            )
+        usual = [name for name in model.by_depth() if name in model.driven]
+        other = f": [{', '.join(usual)}]" if usual != model.driven else ""
+        sheet.note(
+            f"joints.names: nobody says in which order the policy has its joints; taken is that of "
+            f"{model.path.name}; a policy of Isaac Lab has them breadth first{other}"
+        )
         sheet.state("joints.names", model.driven, "model", where)
     return graph
 

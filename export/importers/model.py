@@ -122,6 +122,21 @@ class ModelFacts:
         driven = [joint.name for joint in self.joints if joint.driven]
         return driven or self.joint_names
 
+    def by_depth(self) -> list[str]:
+        """All its joints, those nearer to the base first, else in the order of ``qpos``.
+
+        Bodies without names tell nothing: then it is the order of ``qpos``.
+        """
+        if "" in self.bodies:
+            return self.joint_names
+        depth: dict[str, int] = {}
+        for name in self.bodies:
+            at, steps = name, 0
+            while at in self.bodies and steps <= len(self.bodies):
+                at, steps = self.bodies[at].parent, steps + 1
+            depth |= {joint: steps for joint, *_ in self.bodies[name].hinges}
+        return sorted(self.joint_names, key=lambda name: depth.get(name, 0))
+
     def chain(self, body: str) -> list[ModelBody]:
         """The bodies from below the base to a body, outermost last.
 

@@ -5,7 +5,8 @@
       - projected_gravity
       - joint_pos_rel
 
-is one block without history. A block with one, or several blocks, are written as
+is one block without history; the terms may stand as a mapping from names to fields, too. A block
+with one, or several blocks, are written as
 
     observation:
       - terms: [base_ang_vel, {q: {source: joint_pos_rel}}]
@@ -18,6 +19,7 @@ What is left out here is filled in by `assemble.py`, which asks where there is n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, get_args
 
@@ -27,6 +29,29 @@ from robot_runtime.policy.spec import Source
 
 SOURCES: tuple[str, ...] = get_args(Source)
 """Everything a term can be computed from."""
+
+_ELSEWHERE = {
+    "velocity_commands": "command",
+    "generated_commands": "command",
+    "commands": "command",
+    "actions": "last_action",
+    "prev_actions": "last_action",
+    "last_actions": "last_action",
+    "last_act": "last_action",
+    "dof_pos": "joint_pos_rel",
+    "joint_angles": "joint_pos_rel",
+    "dof_vel": "joint_vel",
+    "joint_vel_rel": "joint_vel",
+    "ang_vel": "base_ang_vel",
+    "gyro": "base_ang_vel",
+    "gravity": "projected_gravity",
+    "gravity_vec": "projected_gravity",
+    "lin_vel": "base_lin_vel",
+    "linvel": "base_lin_vel",
+    "euler": "euler_xyz",
+    "gait_phase": "phase_sin_cos",
+}
+"""What other stacks call the sources, where they have one name for one thing."""
 
 PLAIN_TERM: dict[str, Any] = {
     "clip": None,
@@ -72,7 +97,7 @@ def read_blocks(value: Any, where: str) -> list[dict[str, Any]]:
         BadInput: Not one of the forms; the message says which field.
     """
     if is_dict(value):
-        value = [value]
+        value = [value] if "terms" in value else _listed(value)
     if not is_list(value) or not value:
         raise BadInput(f"{where}: expected a list of terms or blocks, found {show(value)}")
     if not any(is_dict(item) and "terms" in item for item in value):
@@ -103,15 +128,37 @@ def term(name: str, source: str, **fields: Any) -> dict[str, Any]:
     return {"name": name, "source": source, **fields}
 
 
-def column(value: Any, count: int, where: str) -> list[float]:
-    """One number for all, or a list with one for each.
+def column(value: Any, names: list[str], where: str) -> list[float]:
+    """One number for all joints, a list with one for each, or a map by name or pattern.
 
     Raises:
-        BadInput: Neither.
+        BadInput: None of these.
     """
+    if is_dict(value):
+        return [as_number(matching(value, name, where), where) for name in names]
     if is_list(value):
-        return as_numbers(value, where, count)
-    return [as_number(value, where)] * count
+        return as_numbers(value, where, len(names))
+    return [as_number(value, where)] * len(names)
+
+
+def matching(patterns: dict[Any, Any], name: str, where: str) -> Any:
+    """The value of the pattern that fits a joint's name; its own name before any pattern.
+
+    Raises:
+        BadInput: None fits, or several.
+    """
+    if name in patterns:
+        return patterns[name]
+    try:
+        fitting = [key for key in patterns if re.fullmatch(str(key), name)]
+    except re.error as error:
+        raise BadInput(f"{where}: not a pattern: {error}") from None
+    if len(fitting) != 1:
+        found = f"{len(fitting)} patterns fit" if fitting else "no name or pattern fits"
+        raise BadInput(
+            f"{where}: {found} joint '{name}'; there are {', '.join(map(str, patterns))}"
+        )
+    return patterns[fitting[0]]
 
 
 def bounds(value: Any, count: int, where: str) -> tuple[list[float], list[float]] | None:
@@ -146,7 +193,7 @@ def _block(value: Any, where: str) -> dict[str, Any]:
     if not is_dict(value):
         raise BadInput(f"{where}: expected a block of terms, found {show(value)}")
     _known(value, _BLOCK_FIELDS, where)
-    terms = value.get("terms")
+    terms = _listed(value.get("terms"))
     if not is_list(terms) or not terms:
         raise BadInput(f"{where}.terms: expected a list of terms, found {show(terms)}")
     history: Any = value.get("history") or {}
@@ -158,6 +205,13 @@ def _block(value: Any, where: str) -> dict[str, Any]:
         "terms": [_term(item, f"{where}.terms.{i}") for i, item in enumerate(terms)],
         "history": dict(history),
     }
+
+
+def _listed(value: Any) -> Any:
+    """Terms written as a mapping from names to fields, as a list; anything else as it is."""
+    if is_dict(value) and all(isinstance(fields, dict | None) for fields in value.values()):
+        return [{name: fields} for name, fields in value.items()]
+    return value
 
 
 def _term(value: Any, where: str) -> dict[str, Any]:
@@ -174,8 +228,10 @@ def _term(value: Any, where: str) -> dict[str, Any]:
         raise BadInput(f"{where}: expected a term, found {show(value)}")
     _known(found, _TERM_FIELDS, where)
     if found["source"] not in SOURCES:
+        likely = _ELSEWHERE.get(str(found["source"]))
+        hint = f" (likely {{name: {found['name']}, source: {likely}}})" if likely else ""
         raise BadInput(
-            f"{where}: term '{found['name']}' has no source '{found['source']}'; known: "
+            f"{where}: term '{found['name']}' has no source '{found['source']}'{hint}; known: "
             f"{', '.join(SOURCES)}"
         )
     return found

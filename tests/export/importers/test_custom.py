@@ -500,7 +500,7 @@ def test_a_last_action_is_raw_or_applied_only_where_that_differs(tmp_path: Path)
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("observation: [gyro]", r"term 'gyro' has no source 'gyro'; known: base_ang_vel"),
+        ("observation: [gyro]", r"term 'gyro' has no source 'gyro' .*; known: base_ang_vel"),
         ("observation: 7", r"observation: expected a list of terms or blocks, found 7"),
         ("observation: [{terms: []}]", r"observation.0.terms: expected a list of terms"),
         ("observation: [command: {sclae: 2}]", r"'sclae' is not a field; known: name, source"),
@@ -513,7 +513,7 @@ def test_a_last_action_is_raw_or_applied_only_where_that_differs(tmp_path: Path)
         ("joints.kp: {'.*': 1.0, 'l.*': 2.0}", r"joints.kp: 2 patterns fit joint 'left_hip'"),
         ("joints.kp: {'(': 1.0}", r"joints.kp: not a pattern"),
         ("joints.elbow.kp: 3.0", r"joints.elbow.kp: no such field; joints are left_hip"),
-        ("joints.stiffness: 3.0", r"joints.stiffness: no such field; known: motor"),
+        ("joints.stiffness: 3.0", r"joints.stiffness: no such field; known: names, others, motor"),
         ("joints.names: [a, a, b, c]", r"joints.names: expected different names"),
         ("joints.names: [a, b, c, d]", r"has no joint 'a'; it has left_hip"),
         ("joints.default_pos: 9.0", r"default position 9 of joint 'left_hip' is outside of"),
@@ -593,3 +593,64 @@ def test_answers_on_the_command_line_win_and_say_so(tmp_path: Path) -> None:
     ):
         with pytest.raises(BadInput, match=r"--set|timing\.pd_dt|not JSON serializable"):
             case.run(settings=(setting,), user=(tmp_path / "user.yaml",))
+
+
+def test_columns_of_an_action_may_be_maps_by_pattern(tmp_path: Path) -> None:
+    """As Isaac Lab writes them."""
+    text = f"""{COMMON}
+observation: [projected_gravity, command]
+action:
+  scale: {{".*_hip": 0.125, ".*_knee": 0.25}}
+  offset: {{".*_hip": 0.0, left_knee: 0.1, right_knee: 0.2}}
+  raw_clip: {{".*_hip": 1.0, ".*_knee": [-2.0, 3.0]}}
+"""
+    (term,) = run(custom(tmp_path, text, 6)).policy.contract.action.terms
+    assert term.joints == LEGS
+    assert term.scale == (0.125, 0.25, 0.125, 0.25)
+    assert term.offset == (0.0, 0.1, 0.0, 0.2)
+    assert (term.raw_lower, term.raw_upper) == ((-1.0, -2.0) * 2, (1.0, 3.0) * 2)
+    with pytest.raises(BadInput, match=r"action.scale: no name or pattern fits joint 'left_hip'"):
+        run(custom(tmp_path / "b", text.replace('".*_hip": 0.125', "x: 1"), 6))
+
+
+def test_terms_may_stand_as_a_mapping(tmp_path: Path) -> None:
+    listed = "observation: [base_ang_vel: {scale: 0.25}, projected_gravity, command]"
+    mapped = "observation: {base_ang_vel: {scale: 0.25}, projected_gravity: , command: {}}"
+    action = "action: {scale: 0.25, offset: default_pos}"
+    found = [
+        run(custom(tmp_path / str(i), f"{COMMON}\n{action}\n{text}", 9)).policy.contract.observation
+        for i, text in enumerate((listed, mapped))
+    ]
+    assert found[0] == found[1]
+
+
+def test_what_other_stacks_call_a_source_is_said(tmp_path: Path) -> None:
+    action = "action: {scale: 0.25, offset: default_pos}"
+    case = custom(tmp_path, f"{COMMON}\n{action}\nobservation: [velocity_commands]", 3)
+    with pytest.raises(BadInput, match=r"likely {name: velocity_commands, source: command}"):
+        run(case)
+    text = f"{COMMON}\n{action}\nobservation: [command, joint_pos]"
+    notes = run(custom(tmp_path / "b", text, 7)).notes
+    assert any("what most stacks call so is relative" in note for note in notes)
+
+
+def test_the_order_of_isaac_lab_is_shown_but_not_taken(tmp_path: Path) -> None:
+    """Joints nearer to the base first: here each knee hangs on its hip."""
+    text = f"""{COMMON.replace("[0.1, 0.4, -0.1, 0.4]", "0.0")}
+action: {{scale: 0.25, offset: default_pos}}
+observation: [command]
+"""
+    case = custom(tmp_path, text, 3)
+    legs = "".join(
+        f'<body name="{side}" pos="0 {y} 0"><joint name="{side}_hip"/><geom size=".1"/>'
+        f'<body name="{side}2"><joint name="{side}_knee"/><geom size=".1"/></body></body>'
+        for side, y in (("left", 0.2), ("right", -0.2))
+    )
+    case.robot(f'<mujoco><worldbody><body name="base"><freejoint/><geom size=".1"/>{legs}'
+               "</body></worldbody></mujoco>")  # fmt: skip
+    imported = run(case)
+    assert imported.policy.contract.joint_names == LEGS
+    order = "[left_hip, right_hip, left_knee, right_knee]"
+    assert any(f"breadth first: {order}" in note for note in imported.notes)
+    case.settings.append(f"joints.names={order}")
+    assert not any("joints.names" in note for note in run(case).notes)
