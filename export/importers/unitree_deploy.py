@@ -21,8 +21,8 @@ from robot_runtime.errors import BadInput
 
 _KEYS = "joint_ids_map step_dt stiffness damping default_joint_pos commands actions observations"
 _ACTION_KEYS = (
-    "clip joint_names scale offset joint_ids class_type asset_name debug_vis preserve_order "
-    "use_default_offset use_zero_offset rescale_to_limits"
+    "clip raw_clip joint_names scale offset joint_ids class_type asset_name debug_vis "
+    "preserve_order use_default_offset use_zero_offset rescale_to_limits"
 )
 _SMOOTHED = "low_pass_filter_cutoff_hz low_pass_alpha filter_alpha action_filter smoothing alpha"
 _KINDS = {
@@ -33,7 +33,7 @@ _KINDS = {
     "joint_pos": "position",
     "joint_vel": "velocity",
 }
-_OTHER = ("tolimits", "emajoint", "differential", "nonholonomic")
+_OTHER = ("tolimits", "emajoint", "differential", "nonholonomic", "reference", "residual")
 
 
 def read(foreign: Foreign, sheet: Sheet) -> Graph:
@@ -110,6 +110,9 @@ def _ask_packed(sheet: Sheet, table: Table, key: str, field: str, values: list[f
     ids = table.indices("joint_ids_map")
     ranks = [sorted(ids).index(i) for i in ids]
     packed, plain = ([values[i] for i in order] for order in (ranks, range(len(ids))))
+    if packed == plain:
+        sheet.state(f"joints.{field}", plain, "file", f"{table.where(key)}, one per joint")
+        return
     sheet.ask(
         f"joints.{field}",
         f"{table.where(key)} has {len(values)} numbers, joint_ids_map names motor {max(ids)}: in "
@@ -125,9 +128,11 @@ def _commands(sheet: Sheet, table: Table) -> None:
         return
     for name in table.table("commands"):
         command = table.table("commands").table(name)
+        sheet.unread(command, "ranges")
         if "ranges" not in command:
             continue
         ranges = command.table("ranges")
+        sheet.unread(ranges, f"heading {' '.join(CHANNELS)}")
         for channel in CHANNELS:
             if channel in ranges:
                 value = ranges.numbers(channel, 2)
@@ -151,8 +156,9 @@ def _actions(foreign: Foreign, sheet: Sheet, table: Table, names: list[str]) -> 
             # A position target needs to be told where it begins, a speed or an effort does not.
             where = f"a zero action is no {kind}"
             sheet.state(f"action.{name}.offset", [0.0] * len(joints), "default", where)
-        if "clip" in action:
-            found["target_clip"] = _target_clip(action, len(joints))
+        for key, field in (("clip", "target_clip"), ("raw_clip", "raw_clip")):
+            if key in action:
+                found[field] = _bounds(action, key, len(joints))
         _ask_filter(sheet, table, action)
         terms.append(found)
     sheet.state("action.terms", terms, "file", table.where("actions"))
@@ -207,13 +213,13 @@ def _check_order(foreign: Foreign, sheet: Sheet, action: Table, joints: list[str
     )
 
 
-def _target_clip(action: Table, count: int) -> list[Any]:
-    value = action.get("clip")
+def _bounds(action: Table, key: str, count: int) -> list[Any]:
+    value = action.get(key)
     if is_list(value) and len(value) == 2 and not is_list(value[0]):
-        return action.numbers("clip", 2)
+        return action.numbers(key, 2)
     if is_list(value) and len(value) == count:
         return value
-    raise BadInput(f"{action.where('clip')}: expected bounds, found {show(value)}")
+    raise BadInput(f"{action.where(key)}: expected bounds, found {show(value)}")
 
 
 def _flag_rounding(sheet: Sheet, table: Table) -> None:

@@ -158,7 +158,12 @@ def _groups(section: Table) -> dict[str | None, Table]:
     )
     if flat:
         return {None: section}
-    return {key: section.table(key) for key in entries}
+    # A switch beside the groups holds for each that does not set it itself.
+    shared = {key: section.data[key] for key in _SWITCHES if key in section}
+    return {
+        key: Table(group.name, {**shared, **group.data})
+        for key, group in ((key, section.table(key)) for key in entries)
+    }
 
 
 def _block(sheet: Sheet, group: Table, period: float, *, frames: bool) -> dict[str, Any]:

@@ -270,6 +270,8 @@ def test_what_forks_add_is_asked_for_or_said(tmp_path: Path) -> None:
 def test_actions_that_are_no_scaled_target(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"unknown kind \(tolimits\).*custom"):
         biped(tmp_path / "a", **with_action("JointPositionToLimitsAction")).run()
+    with pytest.raises(BadInput, match=r"unknown kind \(reference\)"):
+        biped(tmp_path / "r", **with_action("ReferenceJointPositionAction")).run()
     with pytest.raises(BadInput, match="an action of unknown kind"):
         biped(tmp_path / "b", **with_action(rescale_to_limits=True)).run()
     case = biped(tmp_path / "c", **with_action("RelativeJointPositionAction"))
@@ -352,6 +354,63 @@ def test_groups_may_hold_the_same_term_of_other_joints_and_share_one_switch(tmp_
         order=NAMES,
     )
     assert case.run().replayed is not None
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside the group", "in the group"])
+def test_the_switch_of_a_single_group_may_stand_beside_it(tmp_path: Path, beside: bool) -> None:
+    """As many numbers in either layout: only the switch tells."""
+    group = {
+        name: {"params": {}, "clip": None, "scale": [1.0] * size, "history_length": 3}
+        for name, size in (("base_ang_vel", 3), ("joint_pos_rel", 4))
+    }
+    switch = {"use_gym_history": True}
+    nested = {"obs": group} if beside else {"obs": {**switch, **group}}
+    case = biped(tmp_path, 21, observations={**(switch if beside else {}), **nested})
+    pose = np.array([0.01 * i for i in range(4)])
+    seen: list[Any] = []
+
+    def observe(step: Step) -> Any:
+        frame = np.concatenate([step.gyro, step.pos(NAMES) - pose])
+        seen[:] = [*seen[1:], frame] if seen else [frame] * 3
+        return np.concatenate(seen)
+
+    case.golden = record(
+        tmp_path / "golden.npz",
+        observe,
+        Network(inputs={"obs": 21}, actions=4),
+        lambda action: 0.25 * action + pose,
+        actions=4,
+        order=NAMES,
+    )
+    assert case.run().replayed is not None
+
+
+def test_a_clip_of_the_raw_action_is_read(tmp_path: Path) -> None:
+    case = biped(tmp_path, **with_action(raw_clip=[-10.0, 9.0]))
+    with pytest.raises(MissingFieldsError, match=r"last_action\.stage"):
+        case.run()
+    case.settings.append("observation.last_action.stage=applied")
+    (term,) = case.run().policy.contract.action.terms
+    assert (term.raw_lower, term.raw_upper) == ((-10.0,) * 4, (9.0,) * 4)
+
+
+def test_gains_one_per_joint_need_no_question_where_both_orders_are_one(tmp_path: Path) -> None:
+    ids = [0, 1, 3, 4]
+    case = biped(tmp_path, joint_ids_map=ids, stiffness=[1.0, 2.0, 3.0, 4.0], damping=[0.1] * 4)
+    motors = [*NAMES[:2], "", *NAMES[2:]]
+    case.settings.append(f"motors={motors}")
+    contract = case.run().policy.contract
+    assert {j.name: j.kp for j in contract.joints} == dict(
+        zip(NAMES, [1.0, 2.0, 3.0, 4.0], strict=True)
+    )
+
+
+def test_rules_of_commands_that_no_contract_has_are_said(tmp_path: Path) -> None:
+    ranges = {"lin_vel_x": [-1, 1], "lin_vel_y": [-1, 1], "ang_vel_z": [-1, 1], "gait_freq": [1, 3]}
+    commands = {"base_velocity": {"ranges": ranges, "command_smoothing_factor": 0.1}}
+    notes = " ".join(biped(tmp_path, commands=commands).run().notes)
+    assert "base_velocity: not read, as the stack has no such keys: command_smoothing_f" in notes
+    assert "ranges: not read, as the stack has no such keys: gait_freq" in notes
 
 
 def test_a_clock_without_a_period_is_asked_for(tmp_path: Path) -> None:
