@@ -6,11 +6,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from robot_runtime.control.loop import Policy
-from robot_runtime.errors import BadInput
+from robot_runtime.drivers.options import Option, read_options, takes
 from robot_runtime.policy.state import JointCommand, RobotState
 from sim2sim.model import build_model, find_model
 from sim2sim.mujoco_robot import MujocoRobot
@@ -19,9 +20,18 @@ from sim2sim.wrappers import Wrapper
 
 _LOG = logging.getLogger(__name__)
 
-OPTIONS = ("model", "physics_dt", "gantry")
-"""``model``: a MuJoCo scene instead of the contract's robot. ``physics_dt``: physics step, [s].
-``gantry``: ``on`` (default) or ``off``, see `Gantry`."""
+OPTIONS = (
+    Option(name="model", help="a MuJoCo scene (.xml); without it the contract's robot"),
+    Option(
+        name="physics_dt", kind=float,
+        help="physics step, [s], which divides the PD step; without it the training's or less",
+    ),
+    Option(
+        name="gantry", choices=("on", "off"), default="on",
+        help="hold the base where it was placed until the joints have been stiff for a while",
+    ),
+)  # fmt: skip
+"""Options of the driver ``sim``."""
 
 LONGEST_CATCH_UP = 0.1
 """Most simulated time that one `read` makes up for, [s]."""
@@ -125,6 +135,7 @@ class Gantry:
             data.qvel[sim.base_dof : sim.base_dof + 6] = 0.0
 
 
+@takes(OPTIONS)
 def make(policy: Policy, options: Mapping[str, str]) -> RealTimeRobot:
     """The driver ``sim``.
 
@@ -136,23 +147,9 @@ def make(policy: Policy, options: Mapping[str, str]) -> RealTimeRobot:
         BadInput: An option does not exist or has a bad value, or there is no such model.
         Refused: The model does not fit the contract.
     """
-    for name in options:
-        if name not in OPTIONS:
-            raise BadInput(f"sim robot: no option {name!r}; known: {', '.join(OPTIONS)}")
-    scene = Path(options["model"]) if "model" in options else None
-    gantry = options.get("gantry", "on")
-    if gantry not in ("on", "off"):
-        raise BadInput(f"sim robot: gantry = {gantry!r} is neither 'on' nor 'off'")
+    values: dict[str, Any] = dict(read_options("sim robot", OPTIONS, options))
+    scene = None if values["model"] is None else Path(values["model"])
     file = find_model(policy.contract, scene)
-    robot = MujocoRobot(build_model(policy.contract, file, _number(options, "physics_dt")))
+    robot = MujocoRobot(build_model(policy.contract, file, values["physics_dt"]))
     place(robot, None)
-    return RealTimeRobot(robot, Gantry(robot) if gantry == "on" else None)
-
-
-def _number(options: Mapping[str, str], name: str) -> float | None:
-    if name not in options:
-        return None
-    try:
-        return float(options[name])
-    except ValueError:
-        raise BadInput(f"sim robot: {name} = {options[name]!r} is not a number") from None
+    return RealTimeRobot(robot, Gantry(robot) if values["gantry"] == "on" else None)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from robot_runtime.drivers.options import Option, read_options, takes
 from robot_runtime.errors import BadInput, Refused
 from robot_runtime.policy.file import PolicyFile
 from robot_runtime.policy.state import JointCommand, RobotState
@@ -73,10 +74,16 @@ class UdpRobot:
         self._socket.close()
 
 
+OPTIONS = (
+    Option(name="listen", help="our port", needed=True),
+    Option(name="robot", help="the robot's host:port", needed=True),
+)
+
+
+@takes(OPTIONS)
 def make(policy: PolicyFile, options: Mapping[str, str]) -> UdpRobot:
-    """The entry point: options ``listen`` (our port) and ``robot`` (host:port)."""
-    if set(options) != {"listen", "robot"}:
-        raise BadInput("udp-quadruped: give --option listen=PORT --option robot=HOST:PORT")
+    """The entry point; `surefoot run --robot udp-quadruped --help` lists the options."""
+    read_options("udp-quadruped", OPTIONS, options)
     host, _, port = options["robot"].rpartition(":")
     if not (options["listen"].isdigit() and port.isdigit()):
         raise BadInput(f"udp-quadruped: {options} is not listen=PORT and robot=HOST:PORT")

@@ -34,6 +34,7 @@ from robot_runtime.control.teleop import (
 )
 from robot_runtime.control.timing import Spread
 from robot_runtime.drivers import driver_names, load_driver
+from robot_runtime.drivers.options import describe
 from robot_runtime.errors import BadInput, ExitCode
 from robot_runtime.policy.file import PolicyFile, open_policy
 
@@ -57,6 +58,7 @@ examples:
   surefoot run policy.onnx --robot mock --command 0.5,0,0 --duration 10 --log flight.npz
   surefoot run policy.onnx --robot sim --command gamepad
   surefoot run policy.onnx --robot mock --option fail=stale --option at=3
+  surefoot run --robot mock --help
 """
 
 
@@ -138,7 +140,9 @@ def _prepare(
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = Parser(
-        "surefoot run", description="Run a policy file in real time on a robot.", epilog=_EPILOG
+        "surefoot run",
+        description="Run a policy file in real time on a robot.",
+        epilog=_driver_help(argv) + _EPILOG,
     )
     parser.add_argument("policy", help="the policy file")
     parser.add_argument(
@@ -149,7 +153,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of the driver; may be given several times",
+        help="an option of the driver; may be given several times; --robot ROBOT --help lists them",
     )
     parser.add_argument(
         "--command",
@@ -189,12 +193,29 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     return args
 
 
+def _driver_help(argv: list[str]) -> str:
+    """Return the options of the driver that help is asked about; empty where it is not."""
+    asked = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    asked.add_argument("--robot")
+    asked.add_argument("-h", "--help", action="store_true")
+    try:
+        args, _ = asked.parse_known_args(argv)
+    except argparse.ArgumentError:
+        # The parser proper says what is wrong.
+        return ""
+    if not args.help or args.robot is None:
+        return ""
+    return f"{describe(args.robot, load_driver(args.robot))}\n"
+
+
 def _options(given: list[str]) -> dict[str, str]:
     options: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise BadInput(f"--option {text!r}: expected name=value")
+            raise BadInput(
+                f"--option {text!r}: expected name=value; --robot ROBOT --help lists the options"
+            )
         if name in options:
             raise BadInput(f"--option {name}: given twice")
         options[name] = value

@@ -14,7 +14,10 @@ ENTRY_POINT_GROUP = "surefoot.drivers"
 
 
 class Driver(Protocol):
-    """What an entry point is: a function that binds a robot to a policy."""
+    """What an entry point is: a function that binds a robot to a policy.
+
+    `robot_runtime.drivers.options.takes` lets it say which options it has.
+    """
 
     def __call__(self, policy: PolicyFile, options: Mapping[str, str], /) -> Robot:
         """Find the robot, bind it to the policy's joints by name, and check it.

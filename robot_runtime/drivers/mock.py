@@ -6,32 +6,24 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robot_runtime.control.loop import Policy
+from robot_runtime.drivers.options import Option, Value, read_options, takes
 from robot_runtime.errors import BadInput
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.state import JointCommand, RobotState
 
 Failure = Literal["none", "stale", "nan", "tilt", "jump", "read", "write", "frozen"]
-"""What breaks: the state's time stands still, a NaN, the base lies on its side, a joint far beyond
-its limits, `read` raises, `write` raises, the joints are blocked."""
+"""What breaks, see `OPTIONS`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MockOptions:
-    """How the mock behaves.
-
-    Attributes:
-        fail: What breaks, see `Failure`.
-        at: When it breaks, [s] after the first read.
-        drop: Share of reads that bring nothing new, in [0, 1).
-        offset: Where the joints start, relative to the default pose, [rad].
-        response: Time in which a stiff joint covers 63 % of the way to its target, [s].
-    """
+    """How the mock behaves; what the fields mean is said in `OPTIONS`."""
 
     fail: Failure = "none"
     at: float = 1.0
@@ -51,6 +43,28 @@ class MockOptions:
         for name in ("at", "offset", "response"):
             if not math.isfinite(getattr(self, name)):
                 raise BadInput(f"mock robot: {name} = {getattr(self, name)} is not finite")
+
+
+_MEANINGS = {
+    "fail": "what breaks: the state's time stands still, a NaN, the base lies on its side, a joint "
+    "far beyond its limits, read() raises, write() raises, the joints are blocked",
+    "at": "when it breaks, [s] after the first read",
+    "drop": "share of reads that bring nothing new, in [0, 1)",
+    "offset": "where the joints start, relative to the default pose, [rad]",
+    "response": "time in which a stiff joint covers 63 % of the way to its target, [s]",
+}
+
+OPTIONS = tuple(
+    Option(
+        name=field.name,
+        help=_MEANINGS[field.name],
+        kind=float if isinstance(field.default, float) else str,
+        default=cast("Value", field.default),
+        choices=get_args(Failure) if field.name == "fail" else (),
+    )
+    for field in fields(MockOptions)
+)
+"""Options of the driver ``mock``."""
 
 
 class MockRobot:
@@ -173,25 +187,16 @@ class MockRobot:
         )
 
 
+@takes(OPTIONS)
 def make(policy: Policy, options: Mapping[str, str]) -> MockRobot:
     """The driver ``mock``.
 
     Args:
         policy: The policy that will run.
-        options: Fields of `MockOptions` as text.
+        options: See `OPTIONS`.
 
     Raises:
         BadInput: An option does not exist or has a bad value; the message lists what exists.
     """
-    known = {field.name: field.default for field in fields(MockOptions)}
-    values: dict[str, object] = {}
-    for name, text in options.items():
-        if name not in known:
-            raise BadInput(f"mock robot: no option {name!r}; known: {', '.join(known)}")
-        values[name] = text
-        if isinstance(known[name], float):
-            try:
-                values[name] = float(text)
-            except ValueError:
-                raise BadInput(f"mock robot: {name} = {text!r} is not a number") from None
-    return MockRobot(policy.contract, MockOptions(**values))  # pyright: ignore[reportArgumentType]
+    values: dict[str, Any] = dict(read_options("mock robot", OPTIONS, options))
+    return MockRobot(policy.contract, MockOptions(**values))

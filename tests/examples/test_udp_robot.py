@@ -206,4 +206,4 @@ def test_it_is_found_by_name_and_asks_for_its_options(
     assert "udp-quadruped" in driver_names()
     policy = write_random_policy(tmp_path / "p.onnx", quadruped_contract())
     assert cli.main(["run", str(policy), "--robot", "udp-quadruped"]) == 2
-    assert "give --option listen=PORT --option robot=HOST:PORT" in capsys.readouterr().err
+    assert "give --option listen=TEXT (our port) --option robot=TEXT" in capsys.readouterr().err

@@ -30,7 +30,9 @@ from robot_runtime.control.faults import REACTIONS, Fault, Reaction
 from robot_runtime.control.modes import TRANSITIONS, Event, Mode
 from robot_runtime.control.safety import SafetyLimits
 from robot_runtime.control.softstart import SoftStart
-from robot_runtime.drivers.mock import MockOptions
+from robot_runtime.drivers import mock as mock_driver
+from robot_runtime.drivers.options import Option
+from sim2sim import driver as sim_driver
 from sim2sim import metrics, scenarios
 from sim2sim.metrics import Thresholds
 from sim2sim.scenarios import nominal_schedule
@@ -87,6 +89,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A markdown table."""
     lines = [list(head), ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in lines)
+
+
+def options_table(options: Sequence[Option]) -> str:
+    """The options of a driver."""
+    rows = [(f"`{one.name}`", one.type_text, one.default_text, one.help) for one in options]
+    return table(("option", "type", "without it", "meaning"), rows)
 
 
 def attribute_docs(kind: type) -> dict[str, str]:
@@ -216,7 +224,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "transitions": transitions_table,
     "limits": lambda: fields_table("limit", SafetyLimits),
     "soft-start": lambda: fields_table("setting", SoftStart),
-    "mock": lambda: fields_table("option", MockOptions),
+    "mock": lambda: options_table(mock_driver.OPTIONS),
+    "sim": lambda: options_table(sim_driver.OPTIONS),
     "formats": lambda: table(
         ("format", "files"), [(f"`{name}`", entry.files) for name, entry in FORMATS.items()]
     ),
