@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainer.config import PPOConfig
 from trainer.envs.gymnasium_adapter import GymnasiumEnv
@@ -26,7 +26,7 @@ pytest.importorskip("stable_baselines3")
 pytest.importorskip("mujoco")
 
 # Only now: it imports them.
-from benchmarks.sb3_opponent import Opponent
+from benchmarks.sb3_opponent import Opponent, as_they_count, weight_pairs
 
 STEPS, ENVS, SEED = 48, 4, 3
 
@@ -63,21 +63,7 @@ class Pair:
 
     def weights(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Return every weight, ours and theirs, as they live."""
-        policy, actor = self.model.policy, self.agent.actor
-        sides = {
-            "actor": (actor.net, [policy.mlp_extractor.policy_net, policy.action_net]),
-            "critic": (self.agent.critic.net, [policy.mlp_extractor.value_net, policy.value_net]),
-        }
-        pairs: dict[str, tuple[Tensor, Tensor]] = {}
-        for name, (ours, theirs) in sides.items():
-            layers = zip(linear(ours), linear(nn.Sequential(*theirs)), strict=True)
-            for i, (one, other) in enumerate(layers):
-                pairs[f"{name}.{i}.weight"] = one.weight, other.weight
-                pairs[f"{name}.{i}.bias"] = one.bias, other.bias
-        for name, one in actor.named_parameters():
-            if name.startswith("distribution."):
-                pairs["log_std"] = one, policy.log_std
-        return {name: (a.detach(), b.detach()) for name, (a, b) in pairs.items()}
+        return weight_pairs(self.model, self.agent)
 
     def collect(self, monkeypatch: pytest.MonkeyPatch) -> Rollout:
         """Let theirs collect and learn, with our minibatches to come, and ours act as it did."""
@@ -85,8 +71,7 @@ class Pair:
         generator.set_state(self.agent.generator.get_state())
         count, epochs = STEPS * ENVS, self.agent.config.epochs
         orders = [torch.randperm(count, generator=generator).numpy() for _ in range(epochs)]
-        # We count samples step by step, they environment by environment.
-        orders = [order % ENVS * STEPS + order // ENVS for order in orders]
+        orders = [as_they_count(order, STEPS, ENVS) for order in orders]
         with monkeypatch.context() as patch:
             patch.setattr(np.random, "permutation", lambda _: orders.pop(0))
             self.model.learn(count, reset_num_timesteps=False)
@@ -99,10 +84,6 @@ class Pair:
             return Acted(sample=action, outputs=outputs, action=action)
 
         return self._collector.collect(act)
-
-
-def linear(net: nn.Module) -> list[nn.Linear]:
-    return [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
 
 
 def step_by_step(column: Any) -> Tensor:
