@@ -88,6 +88,8 @@ def _read_tracking(foreign: Foreign, sheet: Sheet, config: Table, task: Table, p
     meaning = "body at which motion and robot are compared"
     anchor = str(sheet.require("motion.anchor", meaning, "torso_link"))
     sheet.state("motion.alignment", "yaw", "default", f"{_RUNTIME} lays the motion's heading")
+    if "motion_end_timestep" in task:
+        sheet.note(f"{task.where('motion_end_timestep')}: not read, the motion plays to its end")
     if "motion_start_timestep" in task:
         start = task.count("motion_start_timestep")
         sheet.state("motion.start", start, "file", task.where("motion_start_timestep"))
@@ -301,6 +303,10 @@ def _period(task: Table) -> float:
 
 
 def _state_timing(sheet: Sheet, task: Table) -> None:
+    debug = task.table("debug") if "debug" in task else Table("debug", {})
+    for key, value in debug.data.items():
+        if key.startswith("force_") and value:
+            sheet.note(f"{debug.where(key)}: not read, a policy is imported as it was trained")
     if "rl_rate" in task:
         sheet.state("timing.control_dt", _period(task), "file", task.where("rl_rate"))
     sheet.ask("timing.control_dt", "period of the policy, [s]: rl_rate 50 in the configs", "0.02")

@@ -47,15 +47,19 @@ def motor_order(joints: list[str]) -> tuple[str, list[str]] | None:
     """The robot that a model's joints are of, and the joint behind each of its motors.
 
     Args:
-        joints: Joints that the model drives, in any order.
+        joints: Joints that the model drives, in any order, with or without ``_joint`` at the end.
 
     Returns:
-        Name and joints by number, a joint that the model lacks included; None where the joints are
-        of no robot that is known, or of two that number them differently.
+        Name and joints by number, in the model's words, a joint that the model lacks included; None
+        where the joints are of no robot that is known, or of two that number them differently.
     """
-    fitting = [(name, order) for name, order in ORDERS.items() if set(joints) <= set(order)]
-    numbers = {tuple(order.index(joint) for joint in joints) for _, order in fitting}
-    if not joints or len(numbers) != 1:
+    own = {joint.removesuffix("_joint"): joint for joint in joints}
+    plain = {
+        name: [joint.removesuffix("_joint") for joint in order] for name, order in ORDERS.items()
+    }
+    fitting = [(name, order) for name, order in plain.items() if own.keys() <= set(order)]
+    numbers = {tuple(order.index(joint) for joint in own) for _, order in fitting}
+    if len(own) != len(joints) or not joints or len(numbers) != 1:
         return None
     name, order = fitting[0]
-    return name, list(order)
+    return name, [own.get(short, full) for short, full in zip(order, ORDERS[name], strict=True)]

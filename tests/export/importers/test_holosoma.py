@@ -192,3 +192,11 @@ def test_holosoma_motors_go_by_name(tmp_path: Path) -> None:
     case = holosoma_case(tmp_path, 75, {**HOLO_CONFIG, "robot": robot})
     found = {joint.name: joint.motor for joint in case.run().policy.contract.joints}
     assert found == dict(zip(MOTORS, [5, 6, 7, 8], strict=True))
+
+
+def test_holosoma_switches_for_debugging_are_said(tmp_path: Path) -> None:
+    debug = {"force_upright_imu": True, "force_zero_action": False}
+    config = {**HOLO_CONFIG, "task": {**HOLO_CONFIG["task"], "debug": debug}}
+    notes = " ".join(holosoma_case(tmp_path, 75, config).run().notes)
+    assert "debug force_upright_imu: not read" in notes
+    assert "force_zero_action" not in notes

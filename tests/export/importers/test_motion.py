@@ -366,6 +366,9 @@ def test_what_a_motion_policy_of_holosoma_leaves_open(tmp_path: Path) -> None:
     with pytest.raises(MissingFieldsError) as missing:
         case.run()
     assert [q.path for q in missing.value.questions] == ["joints.default_pos"]
+    task = {"motion_end_timestep": 10, "rl_rate": 50.0}
+    ended = holosoma_case(tmp_path / "end", Motion(34, last=True), task=task)
+    assert any("motion_end_timestep: not read" in note for note in ended.run().notes)
     scaled = {
         "obs_dict": {"actor_obs": ["motion_command", "base_ang_vel"]},
         "obs_scales": {"base_ang_vel": 0.25},

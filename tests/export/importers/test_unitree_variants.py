@@ -101,10 +101,17 @@ def test_the_numbers_of_unitrees_motors(
     assert {name: found[1].index(name) for name in numbers} == numbers
 
 
+def test_models_that_leave_the_suffix_out_keep_their_own_words() -> None:
+    found = motor_order([name.removesuffix("_joint") for name in H1])
+    assert found is not None
+    assert (found[1][6], found[1][9], found[1][19]) == ("torso", "", "left_elbow")
+
+
 def test_joints_of_two_robots_or_of_none_have_no_numbers() -> None:
     # G1 counts its hips pitch first, H1-2 yaw first.
     assert motor_order(["left_hip_pitch_joint", "left_hip_yaw_joint"]) is None
     assert motor_order(["left_hip", "left_knee"]) is None
+    assert motor_order(["FL_hip_joint", "FL_hip"]) is None
     assert motor_order([]) is None
 
 
