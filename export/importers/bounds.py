@@ -1,4 +1,4 @@
-"""What a foreign graph may not be: endless, boundless, or a call for other code."""
+"""What a foreign graph may not be: endless, boundless, random, or a call for other code."""
 
 from __future__ import annotations
 
@@ -20,8 +20,18 @@ _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "pkg.onnxscript.torch_
 _UNBOUNDED = ("Loop", "Scan")
 
 
+_RANDOM = (
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Multinomial",
+    "Bernoulli",
+)
+
+
 def check_bounds(model: onnx.ModelProto, name: str) -> None:
-    """Refuse what could run for ever, ask for other code, or fill the memory.
+    """Refuse what could run for ever, draws lots, asks for other code, or fills the memory.
 
     Raises:
         BadInput: The message names the node or tensor.
@@ -33,6 +43,11 @@ def check_bounds(model: onnx.ModelProto, name: str) -> None:
         if node.op_type in _UNBOUNDED:
             raise BadInput(
                 f"{name}: node '{node.name}' is a {node.op_type}: a policy step must be bounded"
+            )
+        if node.op_type in _RANDOM:
+            raise BadInput(
+                f"{name}: node '{node.name}' is a {node.op_type}: one observation would give "
+                "another action each time; export the network without its noise (the mean)"
             )
     for tensor in model.graph.initializer:
         _check_tensor(tensor, name)

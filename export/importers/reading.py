@@ -256,8 +256,8 @@ def shorten(names: list[Any], most: int = 20) -> str:
 
 
 def one_line(error: object, limit: int = 200) -> str:
-    """A text on one line, cut short."""
-    text = " ".join(str(error).split())
+    """A text on one line, without colours, cut short."""
+    text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 

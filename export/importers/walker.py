@@ -106,7 +106,10 @@ class _Frame:
         if kind in ("prim::TupleUnpack", "prim::ListUnpack"):
             return tuple(arguments[0])
         if kind in _PYTHON:
-            return (_PYTHON[kind](*arguments),)
+            result = _PYTHON[kind](*arguments)
+            return (result,) if list(node.outputs()) else ()
+        if kind in _LISTS and isinstance(arguments[0], list):
+            return (_LISTS[kind](*arguments),)
         return _operator(node, kind, arguments)
 
     def _loop(self, node: Any, values: dict[str, Any]) -> tuple[Any, ...]:
@@ -154,6 +157,9 @@ def _operator(node: Any, kind: str, arguments: list[Any]) -> tuple[Any, ...]:
     space, _, name = kind.partition("::")
     if space != "aten":
         raise BadInput(f"the TorchScript graph calls {kind}, which is no operator on tensors")
+    if name == "_convolution":
+        # What tracing writes; the arguments after the ninth only say how cuDNN may compute it.
+        return (torch.ops.aten.convolution(*arguments[:9]),)
     try:
         schema: Any = torch._C.parse_schema(node.schema())
         operator = getattr(getattr(torch.ops.aten, name), schema.overload_name or "default")
@@ -179,6 +185,16 @@ def _number(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor) else value
 
 
+_LISTS: dict[str, Callable[..., Any]] = {
+    "aten::add": lambda left, right: left + right,
+    "aten::add_": lambda left, right: left.extend(right) or left,
+    "aten::mul": lambda items, times: items * times,
+    "aten::slice": lambda items, start, stop, step: items[start:stop:step],
+    "aten::eq": lambda left, right: left == right,
+    "aten::ne": lambda left, right: left != right,
+}
+"""Operators that are those of Python where they are given a list."""
+
 _PYTHON: dict[str, Callable[..., Any]] = {
     "prim::ListConstruct": lambda *items: list(items),
     "prim::TupleConstruct": lambda *items: tuple(items),
@@ -189,6 +205,9 @@ _PYTHON: dict[str, Callable[..., Any]] = {
     "prim::device": lambda value: value.device,
     "prim::dtype": lambda value: value.dtype,
     "prim::is_cuda": lambda value: value.is_cuda,
+    "prim::is_nested": lambda value: value.is_nested,
+    "prim::layout": lambda value: value.layout,
+    "prim::type": lambda device: device.type,
     "prim::NumToTensor": torch.tensor,
     "prim::min": min,
     "prim::max": max,
@@ -201,6 +220,9 @@ _PYTHON: dict[str, Callable[..., Any]] = {
     "aten::dim": lambda value: value.dim(),
     "aten::len": len,
     "aten::list": list,
+    "aten::append": lambda items, item: items.append(item) or items,
+    "aten::extend": lambda items, more: items.extend(more),
+    "aten::copy": lambda items: items.copy() if isinstance(items, list) else items.clone(),
     "aten::format": _format,
     "aten::warn": lambda *_: None,
     "aten::Int": lambda value: int(_number(value)),

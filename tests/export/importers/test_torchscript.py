@@ -65,10 +65,33 @@ class Stacked(nn.Module):
         return self.head(y), y
 
 
+class Experts(nn.Module):
+    """Lists that grow, are sliced and added; a mixture of experts over them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList([nn.Linear(7, 3) for _ in range(3)])
+        self.gate = nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts: list[Tensor] = []
+        for i in range(0, 6, 3):
+            parts.append(x[:, i : i + 3])  # noqa: PERF401 (scripts have no such comprehension)
+        parts += [x[:, 6:]]
+        y = torch.cat(parts[1:] + parts[:1], dim=-1)
+        each = torch.stack([expert(y) for expert in self.experts], dim=1)
+        return (torch.softmax(self.gate(x), dim=-1).unsqueeze(-1) * each).sum(1)
+
+
 @pytest.mark.parametrize(
     ("module", "states"),
-    [(Plain(), []), (Gated(), ["hidden_in", "count_in"]), (Stacked(), ["ring_in"])],
-    ids=["mlp", "gru", "ring"],
+    [
+        (Plain(), []),
+        (Gated(), ["hidden_in", "count_in"]),
+        (Stacked(), ["ring_in"]),
+        (Experts(), []),
+    ],
+    ids=["mlp", "gru", "ring", "experts"],
 )
 def test_every_step_of_a_run_is_the_same(module: nn.Module, states: list[str]) -> None:
     torch.manual_seed(1)
@@ -199,3 +222,35 @@ def test_nothing_is_run_without_the_users_word_and_damage_is_one_line(tmp_path: 
         with pytest.raises(BadInput) as caught:
             open_torchscript(broken, 7, allowed=True)
         assert "\n" not in str(caught.value)
+
+
+def test_a_traced_convolution(tmp_path: Path) -> None:
+    """Tracing writes it with cuDNN's settings, which no exporter knows."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Unflatten(1, (1, 7)), nn.Conv1d(1, 2, 3), nn.Flatten()).eval()
+    path = tmp_path / "conv.pt"
+    torch.jit.save(torch.jit.trace(module, torch.zeros(1, 7)), str(path))
+    graph = open_torchscript(path, 7, allowed=True)
+    ours = OnnxReference(graph.model, "actions", graph.states)
+    obs = np.linspace(-1.0, 1.0, 7, dtype=np.float32)
+    with torch.no_grad():
+        wanted = module(torch.from_numpy(obs[None])).numpy()[0]
+    # One convolution of three numbers in float32.
+    np.testing.assert_allclose(ours.step(obs), wanted, atol=1e-6)
+
+
+class Drawing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = self.net(x)
+        return mean + torch.randn_like(mean)
+
+
+def test_a_network_that_draws_lots_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "vae.pt"
+    torch.jit.save(torch.jit.script(Drawing().eval()), str(path))
+    with pytest.raises(BadInput, match=r"RandomNormalLike: one observation would give another"):
+        open_torchscript(path, 7, allowed=True)
