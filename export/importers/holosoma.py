@@ -159,6 +159,15 @@ def _state_joints(sheet: Sheet, metadata: Table, robot: Table, names: list[str])
     if "default_dof_angles" in robot:
         pose = _by_name(robot, "default_dof_angles", names)
         sheet.state("joints.default_pos", pose, "file", robot.where("default_dof_angles"))
+    heard = {
+        "motor_effort_limit": "effort_limit",
+        "joint_pos_min": "lower",
+        "joint_pos_max": "upper",
+        "joint_vel_limit": "velocity_limit",
+    }
+    for key, field in heard.items():
+        if key in robot:
+            sheet.hear(f"joints.{field}", _by_name(robot, key, names), "file", robot.where(key))
     for key in ("joint_offsets_deg", "dof_names_parallel_mech"):
         if robot.data.get(key):
             sheet.note(f"{robot.where(key)}: of the robot's motors, left to its driver")

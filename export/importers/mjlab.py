@@ -22,10 +22,13 @@ TERMS = {
     "base_ang_vel": "base_ang_vel",
     "projected_gravity": "projected_gravity",
     "joint_pos": "joint_pos_rel",
+    "joint_pos_rel": "joint_pos_rel",
     "joint_vel": "joint_vel",
+    "joint_vel_rel": "joint_vel",
     "actions": "last_action",
     "last_action": "last_action",
     "command": "command",
+    "velocity_commands": "command",
 }
 """What mjlab calls a term, and what it is computed from; ``joint_pos`` is relative there."""
 
@@ -49,6 +52,9 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     scales = per_term(graph, "observation_terms_scale", names)
     clips = per_term(graph, "observation_terms_clip", names)
     lengths = per_term(graph, "observation_terms_history_length", names)
+    if lengths is None:
+        # What BeyondMimic's exporter calls it, also for policies without a motion.
+        lengths = per_term(graph, "observation_history_lengths", names)
     if scales is None:
         sheet.ask(
             "observation.scale", "file from before the terms' fields: scale of all terms", "1.0"

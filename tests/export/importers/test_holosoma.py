@@ -200,3 +200,10 @@ def test_holosoma_switches_for_debugging_are_said(tmp_path: Path) -> None:
     notes = " ".join(holosoma_case(tmp_path, 75, config).run().notes)
     assert "debug force_upright_imu: not read" in notes
     assert "force_zero_action" not in notes
+
+
+def test_holosoma_limits_that_its_runtime_does_not_apply_are_compared(tmp_path: Path) -> None:
+    robot = {**HOLO_CONFIG["robot"], "motor_effort_limit": [30.0, 30.0, 300.0, 30.0]}
+    notes = holosoma_case(tmp_path, 75, {**HOLO_CONFIG, "robot": robot}).run().notes
+    said = "joints.effort_limit: model (scene.xml force ranges) says 30.0 for left_hip, file"
+    assert any(said in note and "says 300.0" in note for note in notes)

@@ -151,3 +151,15 @@ def test_brackets_of_pythons_own_lists_are_read(tmp_path: Path) -> None:
     case = mjlab_case(tmp_path / "a", observation_terms_scale=scales, observation_terms_clip=clips)
     plain = mjlab_case(tmp_path / "b")
     assert case.run().policy.contract.observation == plain.run().policy.contract.observation
+
+
+def test_histories_under_the_name_of_another_exporter(tmp_path: Path) -> None:
+    lengths = "3,1,2,2,1,1"
+    case = mjlab_case(
+        tmp_path / "a",
+        observation_terms_history_length=None,
+        observation_terms_flatten_history_dim=None,
+        observation_history_lengths=lengths,
+    )
+    plain = mjlab_case(tmp_path / "b")
+    assert case.run().policy.contract.observation == plain.run().policy.contract.observation
