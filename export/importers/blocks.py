@@ -305,11 +305,19 @@ def _hold(
     positioned = {n for t in terms if t["kind"] == "position" for n in t["joints"]}
     driven = {n for t in terms for n in t["joints"]}
     said: Any = sheet.get("action.hold") or {}
+    if said == "default_pos":
+        said = {name: rest[name] for name in names if name not in driven}
     if not is_dict(said):
-        raise BadInput(f"action.hold: expected positions by joint, found {show(said)}")
+        raise BadInput(
+            f"action.hold: expected positions by joint or default_pos, found {show(said)}"
+        )
+    unknown = [name for name in said if name not in names]
+    if unknown:
+        raise BadInput(f"action.hold: '{unknown[0]}' is no joint of the policy")
     idle = [name for name in names if name not in driven and name not in said]
     if idle:
-        sheet.ask("action.hold", f"position targets of the joints nobody drives: {idle}")
+        meaning = f"position targets of the joints nobody drives ({', '.join(idle)}), [rad]"
+        sheet.ask("action.hold", meaning, "default_pos")
     held = [name for name in names if name not in positioned]
     filled["action.hold"] = sheet_source(sheet, "action.hold", "the default pose")
     return [{"joint": n, "position": as_number(said.get(n, rest[n] or 0.0), n)} for n in held]

@@ -356,6 +356,25 @@ observation: [base_ang_vel, joint_pos_rel, last_action: {{stage: raw}}]
     assert np.all(trace.target_pos[:, 3] == np.float32(0.4))
 
 
+def test_joints_without_an_action_keep_the_default_pose_where_that_is_said(tmp_path: Path) -> None:
+    text = f"""{COMMON}
+observation: [command]
+action: {{joints: [left_hip, right_hip], scale: 0.25, offset: default_pos}}
+"""
+    case = custom(tmp_path, text, 3, actions=2)
+    case.settings.append(f"joints.names=[{', '.join(LEGS)}]")
+    with pytest.raises(MissingFieldsError) as missing:
+        run(case)
+    (question,) = missing.value.questions
+    assert question.line().startswith("action.hold: default_pos  # position targets of the joints")
+    case.settings.append("action.hold=default_pos")
+    held = {h.joint: h.position for h in run(case).policy.contract.action.hold}
+    assert held == {"left_knee": 0.4, "right_knee": 0.4}
+    case.settings[-1] = "action.hold={left_knee: 0.4, right_nee: 0.3}"
+    with pytest.raises(BadInput, match=r"action.hold: 'right_nee' is no joint of the policy"):
+        run(case)
+
+
 def test_gains_of_the_models_own_servos(tmp_path: Path) -> None:
     text = """
     keyframe: home
