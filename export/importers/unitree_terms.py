@@ -48,6 +48,10 @@ _TERMS = {
     "phase": "phase_sin_cos",
 }
 _MOTION = ("motion_command", "motion_anchor_pos_b", "motion_anchor_ori_b")
+_MAX_PATTERN = 100
+_MAX_REPEATS = 4
+_SLOW = re.compile(r"\)\s*[*+?{]|\\\d|\(\?")
+"""What a matcher can take for ever over: repeated groups, references, and many repeats."""
 _SWITCHES = ("use_gym_history", "scale_first")
 _KEYS = "params clip scale history_length scale_first func noise modifiers flatten_history_dim"
 _PARAMS = "command_name asset_cfg period wheel_asset_cfg wheel_joint_ids action_name"
@@ -95,6 +99,9 @@ def _check_names(sheet: Sheet, table: Table, found: list[str]) -> None:
     if len(patterns) != len(given):
         return
     where = table.where("joint_names")
+    if not all(_quick(pattern) for pattern in patterns):
+        sheet.note(f"{where}: patterns of a kind that is not compared with the joints found")
+        return
     try:
         strays = [n for n in found if not any(re.fullmatch(p, n) for p in patterns)]
     except (re.error, RecursionError) as error:
@@ -107,6 +114,12 @@ def _check_names(sheet: Sheet, table: Table, found: list[str]) -> None:
             "robot, or motors in another order? If the latter, give the joints in the order of the "
             f"robot's motors as motors: [NAME, ...]; the file names {shorten(patterns)}"
         )
+
+
+def _quick(pattern: str) -> bool:
+    """Whether a foreign pattern is matched in no time, whatever the names."""
+    repeats = sum(pattern.count(sign) for sign in "*+{")
+    return len(pattern) <= _MAX_PATTERN and repeats <= _MAX_REPEATS and not _SLOW.search(pattern)
 
 
 def state_observation(sheet: Sheet, table: Table, graph: Graph) -> None:

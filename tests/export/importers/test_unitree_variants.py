@@ -248,6 +248,9 @@ def test_names_of_joints_in_the_file_are_compared_with_those_behind_the_motors(
     assert biped(tmp_path / "b", **with_action(joint_names=[".*_hip", ".*_knee"])).run()
     other = biped(tmp_path / "c", **with_action(joint_names=[".*_joint"])).run()
     assert any("fits no joint of the model" in note for note in other.notes)
+    for slow in (r"(\w+)+!", "(.*_.*)*!", ".*.*.*.*.*.*!", "a" * 101, r"(\w)\1"):
+        case = biped(tmp_path / "s", **with_action(joint_names=[slow]))
+        assert any("of a kind that is not compared" in note for note in case.run().notes)
     with pytest.raises(BadInput, match="joint_names: not a pattern"):
         biped(tmp_path / "d", **with_action(joint_names=["(", ".*"])).run()
 
