@@ -43,9 +43,9 @@ from trainer.envs.robot_env import RobotEnv
 from trainer.tasks.quadruped_flat import env_config
 
 NUM_ENVS = 1024
-"""Robots stepped together where the gates are; what a step costs besides physics is shared."""
+"""Robots stepped together beside the opponents; what a step costs besides physics is shared."""
 FEWER = (256, 512)
-"""Sizes that are measured as well."""
+"""Sizes at which the gate of raw physics holds as well; 256 is the recipes' default."""
 NUM_PLAIN = 16
 GATE_SYNC = 3.5
 """How many times dearer a step of `SyncVectorEnv` must be."""
@@ -76,13 +76,14 @@ def main() -> int:
         "wall_sync_over_ours": wall["sync"] / wall["ours"],
         "wall_async_over_ours": wall["async"] / wall["ours"],
     }
-    good = figures["cpu_sync_over_ours"] >= GATE_SYNC and figures["cpu_ours_over_raw"] <= GATE_RAW
+    over_raw = [value for name, value in figures.items() if name.startswith("cpu_ours_over_raw")]
+    good = figures["cpu_sync_over_ours"] >= GATE_SYNC and max(over_raw) <= GATE_RAW
     if arguments.json:
         print(json.dumps({**figures, "good": good}, indent=2))
     else:
         for name, value in figures.items():
             print(f"{name:24s} {value:8.2f}")
-        print(f"gates: sync/ours >= {GATE_SYNC}, ours/raw <= {GATE_RAW:.2f}: ", end="")
+        print(f"gates: sync/ours >= {GATE_SYNC}, every ours/raw <= {GATE_RAW:.2f}: ", end="")
         print("passed" if good else "FAILED")
     return 0 if good else 1
 

@@ -73,16 +73,38 @@ class ObservationBuilder:
         Returns:
             The observation, float32, shape ``(..., dim)``: the network's inputs, concatenated.
         """
+        return self.arrange(self.frames(inputs, noise))
+
+    def frames(self, inputs: PolicyInputs, noise: Array | None = None) -> list[Array]:
+        """The first half of `compute`: what is measured now, without the history.
+
+        Unless the gait clock restarts, nothing remembered enters: the rows may be any.
+
+        Returns:
+            The frame of every block, finished, float32, each ``(..., block's frame_dim)``.
+        """
         if self._clock is not None:
             deciding = standing_command(self._contract, inputs.command)
             elapsed = self._clock.since_origin(inputs.elapsed, deciding)
             inputs = dataclasses.replace(inputs, elapsed=elapsed)
-        parts: list[Array] = []
+        frames: list[Array] = []
         start = 0
         for block in self._blocks:
             stop = start + block.frame_dim
-            parts.append(block.compute(inputs, None if noise is None else noise[..., start:stop]))
+            frames.append(block.measure(inputs, None if noise is None else noise[..., start:stop]))
             start = stop
+        return frames
+
+    def arrange(self, frames: list[Array]) -> Array:
+        """The second half of `compute`: the frames among those of the history.
+
+        Args:
+            frames: What `frames` gave, of the batch shape.
+
+        Returns:
+            The observation; see `compute`. These are now the frames that `commit` files.
+        """
+        parts = [block.arrange(f) for block, f in zip(self._blocks, frames, strict=True)]
         return parts[0] if len(parts) == 1 else array_namespace(parts[0]).concat(parts, axis=-1)
 
     def commit(self) -> None:
@@ -150,13 +172,17 @@ class _Block:
     def reset(self, rows: Array | None) -> None:
         self.fresh = self._bool if rows is None else self.fresh | rows
 
-    def compute(self, inputs: PolicyInputs, noise: Array | None) -> Array:
+    def measure(self, inputs: PolicyInputs, noise: Array | None) -> Array:
         values = [term(inputs) for term in self._terms]
         xp = array_namespace(values[0])
         raw = values[0] if len(values) == 1 else xp.concat(values, axis=-1)
-        self._frame = self._finish(raw, noise)
+        return self._finish(raw, noise)
+
+    def arrange(self, frame: Array) -> Array:
+        self._frame = frame
         if self._gather is None:
-            return self._frame
+            return frame
+        xp = array_namespace(frame)
         whole = xp.concat([self._frame[..., None, :], self._filled()], axis=-2)
         flat = xp.reshape(whole, (*whole.shape[:-2], (self._depth + 1) * self.frame_dim))
         if self._device_gather is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array_api_compat import array_namespace, is_numpy_namespace
+from array_api_compat import array_namespace, is_numpy_namespace, is_torch_namespace
 
 from robot_runtime.policy.state import Array
 
@@ -47,8 +47,9 @@ def projected_gravity(quat: Array) -> Array:
         Unit vectors, body frame, shape ``(..., 3)``; (0, 0, -1) when upright.
     """
     xp = array_namespace(quat)
-    w, x, y, _ = xp.unstack(quat, axis=-1)
-    _, x2, y2, z2 = xp.unstack(2.0 * quat, axis=-1)
+    twice = 2.0 * quat
+    w, x, y = quat[..., 0], quat[..., 1], quat[..., 2]
+    x2, y2, z2 = twice[..., 1], twice[..., 2], twice[..., 3]
     return xp.stack([w * y2 - x * z2, -w * x2 - y * z2, x * x2 + y * y2 - 1.0], axis=-1)
 
 
@@ -111,4 +112,7 @@ def cross(left: Array, right: Array) -> Array:
         return xp.stack([b * z - c * y, c * x - a * z, a * y - b * x], axis=-1)
     if left.ndim != right.ndim:
         left, right = xp.broadcast_arrays(left, right)
+    if is_torch_namespace(xp):
+        # The same product without the checks of the array API, which cost more than it.
+        return xp.cross(left, right, dim=-1)
     return xp.linalg.cross(left, right, axis=-1)

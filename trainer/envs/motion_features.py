@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from robot_runtime.policy.state import RobotState
 
@@ -26,18 +27,18 @@ def motion_labels(joints: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def motion_features(state: RobotState, base_height: Tensor) -> Tensor:
+def motion_features(state: RobotState, base_height: NDArray[Any]) -> NDArray[np.float32]:
     """Return joint positions and velocities, base height and velocities, SI, ``(n, dim)``.
 
     Args:
-        state: What the robots measure, noise-free, base velocity included.
+        state: What the robots measure, noise-free, base velocity included, NumPy arrays.
         base_height: Height of the base over the ground, [m], ``(n,)``.
     """
     parts = [
         state.joint_pos,
         state.joint_vel,
-        base_height.unsqueeze(-1),
+        base_height[:, None],
         state.base_lin_vel_b,
         state.base_ang_vel_b,
     ]
-    return torch.cat(parts, dim=-1).float()
+    return np.concatenate(parts, axis=-1, dtype=np.float32)

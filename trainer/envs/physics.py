@@ -84,7 +84,7 @@ class PhysicsParams:
     strength: torch.Tensor
 
 
-_PARAMS = tuple(field.name for field in fields(PhysicsParams))
+PARAMS = tuple(field.name for field in fields(PhysicsParams))
 
 
 class BatchedPhysics:
@@ -193,9 +193,8 @@ class BatchedPhysics:
             raised); kinds without a row are left out.
         """
         # Written so that NaN counts as bad: every comparison with it is False.
-        if not (
-            np.abs(self._qvel).max() < _MAX_SPEED and np.abs(self._height).max() < _MAX_HEIGHT_M
-        ):
+        fastest, highest = np.abs(self._qvel).max(), np.abs(self._height).max()
+        if not (fastest < _MAX_SPEED and highest < _MAX_HEIGHT_M):
             fastest = np.abs(self._qvel).max(axis=1)
             self._mark("state", ~((fastest < _MAX_SPEED) & (np.abs(self._height) < _MAX_HEIGHT_M)))
         warned = self._batch.warning[:, :, 1]
@@ -216,13 +215,15 @@ class BatchedPhysics:
                 the model's home.
         """
         self._batch.state[rows] = 0.0
-        qpos = np.tile(self._home, (len(rows), 1))
-        qvel = np.zeros((len(rows), self._model.nv))
+        qpos, qvel = np.empty((len(rows), self._model.nq)), np.zeros((len(rows), self._model.nv))
+        qpos[:] = self._home
         q, v = self._base_qpos, self._base_dof
-        qpos[:, q : q + 3], qpos[:, q + 3 : q + 7] = state.base_pos_w, state.base_quat
-        qvel[:, v : v + 3], qvel[:, v + 3 : v + 6] = state.base_lin_vel_w, state.base_ang_vel_b
-        qpos[:, self._addresses.qpos] = state.joint_pos
-        qvel[:, self._addresses.dof] = state.joint_vel
+        qpos[:, q : q + 3] = state.base_pos_w.numpy()
+        qpos[:, q + 3 : q + 7] = state.base_quat.numpy()
+        qvel[:, v : v + 3] = state.base_lin_vel_w.numpy()
+        qvel[:, v + 3 : v + 6] = state.base_ang_vel_b.numpy()
+        qpos[:, self._addresses.qpos] = state.joint_pos.numpy()
+        qvel[:, self._addresses.dof] = state.joint_vel.numpy()
         self._qpos[rows], self._qvel[rows] = qpos, qvel
         self._batch.warning[rows] = 0
         self._batch.forward(rows, stage=_STAGE_POS)
@@ -267,7 +268,7 @@ class BatchedPhysics:
             rows: Row numbers, shape (k,).
             params: The new values of these rows, leading shape (k,).
         """
-        for name in _PARAMS:
+        for name in PARAMS:
             getattr(self.params, name).numpy()[rows] = getattr(params, name).numpy()
         # Every geom, so that the larger of two frictions, which MuJoCo takes, is the drawn one.
         self._friction[rows, :, 0] = params.friction.numpy()[:, None]
@@ -281,7 +282,7 @@ class BatchedPhysics:
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Integration rows with warm start and time, and the randomized fields."""
         state = {"rows": torch.from_numpy(self._batch.state.copy())}
-        for name in _PARAMS:
+        for name in PARAMS:
             state[name] = getattr(self.params, name).clone()
         return state
 
@@ -295,7 +296,7 @@ class BatchedPhysics:
         self._batch.state[:] = state["rows"].numpy()
         self._batch.warning[:] = 0
         self._faults = {}
-        params = PhysicsParams(**{name: state[name].clone() for name in _PARAMS})
+        params = PhysicsParams(**{name: state[name].clone() for name in PARAMS})
         self.set_params(np.arange(self.num_envs), params)
 
     def data(self, row: int) -> tuple[mujoco.MjModel, mujoco.MjData]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from trainer.mirror_table import (
     PLANAR,
@@ -86,7 +86,7 @@ def privileged_reflection(feet: Sequence[str]) -> Reflection:
     return concat([parts[term.kind] for term in TERMS])
 
 
-def privileged_observation(values: dict[str, Tensor]) -> Tensor:
+def privileged_observation(values: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
     """Concatenate the terms.
 
     Args:
@@ -96,4 +96,5 @@ def privileged_observation(values: dict[str, Tensor]) -> Tensor:
         float32, shape (n, privileged_dim).
     """
     parts = [values[term.name] for term in TERMS]
-    return torch.cat([p.unsqueeze(-1) if p.ndim == 1 else p for p in parts], dim=-1)
+    columns = [part[:, None] if part.ndim == 1 else part for part in parts]
+    return np.concatenate(columns, axis=-1, dtype=np.float32)

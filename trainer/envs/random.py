@@ -64,7 +64,7 @@ def uniform(
         float32, shape (n, size), on the CPU.
     """
     words = (size + 1) // 2
-    start = _mix(keys ^ _mix(np.full(1, stream, dtype=np.uint64) * _GOLDEN))
+    start = _mix(keys ^ _STREAM_WORDS[stream])
     # At least one axis: NumPy warns of the wrap of scalars, not of arrays.
     number = np.atleast_1d(np.asarray(counter, dtype=np.uint64))
     first = start + number * np.uint64(words) * _GOLDEN
@@ -85,3 +85,6 @@ def _mix(words: UInt64Array) -> UInt64Array:
     words *= _MIX_2
     words ^= words >> np.uint64(31)
     return words
+
+
+_STREAM_WORDS = {s: _mix(np.full(1, s, dtype=np.uint64) * _GOLDEN) for s in Stream}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from robot_runtime.policy.contract import PolicyContract
@@ -46,10 +48,11 @@ class TargetQueue:
         self.delay = torch.zeros(num_envs, dtype=torch.int64)
         """PD periods from a target to its effect, int64, shape (num_envs,)."""
 
-    def reset(self, rows: Tensor) -> None:
-        """Forget the targets of rows, bool, shape (num_envs,)."""
-        self._fresh = self._fresh | rows
-        self._unfiltered = self._unfiltered | rows
+    def restart(self, rows: NDArray[np.int64], delay: NDArray[np.int64]) -> None:
+        """Forget the targets of rows of these numbers and give them a delay, each shape (k,)."""
+        self.delay.numpy()[rows] = delay
+        self._fresh.numpy()[rows] = True
+        self._unfiltered.numpy()[rows] = True
 
     def push(self, targets: JointTargets) -> None:
         """Add the targets of a policy step, each of shape (num_envs, num_joints)."""

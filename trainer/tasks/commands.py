@@ -47,8 +47,8 @@ def draw_commands(u: Array, lower: Array, upper: Array, config: CommandConfig) -
     xp, count = array_namespace(u), len(lower)
     stand, keep, size = u[:, :1], u[:, 1 : 1 + count], u[:, 1 + count :]
     command = (lower + (upper - lower) * size) * (keep >= config.zero_probability)
-    norm = xp.linalg.vector_norm(command, axis=-1, keepdims=True)
-    still = (stand < config.stand_probability) | (norm <= config.dead_zone)
+    squared = xp.sum(command * command, axis=-1, keepdims=True)
+    still = (stand < config.stand_probability) | (squared <= config.dead_zone**2)
     return xp.where(still, xp.zeros_like(command), command)
 
 
@@ -66,4 +66,4 @@ def draw_steps(u: Array, interval_s: tuple[float, float], control_dt: float) -> 
     shortest, longest = interval_s
     xp = array_namespace(u)
     steps = xp.round((shortest + (longest - shortest) * u) / control_dt)
-    return xp.astype(xp.clip(steps, 1.0, None), xp.int64)
+    return xp.astype(xp.maximum(steps, xp.ones_like(steps)), xp.int64)

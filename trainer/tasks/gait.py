@@ -5,8 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from array_api_compat import array_namespace
+from numpy.typing import NDArray
 from torch import Tensor
+
+from robot_runtime.policy.contract import PolicyContract
+from robot_runtime.policy.gait import gait_phase
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,3 +61,50 @@ def gait_target(phase: Tensor, standing: Tensor, config: GaitConfig, offsets: Te
     height = 0.5 * config.swing_height * (1.0 - torch.cos(progress))
     height = torch.where(stance, 0.0, height).to(torch.float32)
     return GaitTarget(stance=stance, height=height)
+
+
+class GaitTable:
+    """What the clock asks for at every step of an episode, computed once: it is always the same.
+
+    Until somebody stands, the phase depends on nothing but the time since the episode began.
+    """
+
+    def __init__(self, contract: PolicyContract, config: GaitConfig) -> None:
+        """Compute the first steps; more when they are asked for.
+
+        Args:
+            contract: Has a gait clock of one phase.
+            config: The gait.
+        """
+        self._contract = contract
+        self._config = config
+        self._offsets = torch.tensor(config.offsets, dtype=torch.float64)
+        self._height = self._compute(512)
+
+    def target(self, step: NDArray[np.int64], standing: NDArray[np.bool_]) -> GaitTarget:
+        """Say what the clock asks of every foot; see `gait_target`.
+
+        Args:
+            step: Control steps since the episode began, shape (n,).
+            standing: Who is asked to stand, shape (n,).
+        """
+        try:
+            height = self._height[step]
+        except IndexError:
+            self._height = self._compute(2 * int(step.max()))
+            height = self._height[step]
+        stance = (height < 0.0) | standing[:, None]
+        height[stance] = 0.0
+        return GaitTarget(stance=torch.from_numpy(stance), height=torch.from_numpy(height))
+
+    def _compute(self, steps: int) -> NDArray[np.float32]:
+        """Heights, [m], -1 for a foot on the ground, shape (steps, num_feet)."""
+        clock = self._contract.phase
+        assert clock is not None
+        elapsed = torch.arange(steps).to(torch.float64) * self._contract.timing.control_dt
+        # So fast in all channels that nobody stands.
+        command = torch.full((steps, len(self._contract.commands)), math.inf)
+        phase = gait_phase(clock, elapsed, command, array_namespace(elapsed))
+        nobody = torch.zeros(steps, dtype=torch.bool)
+        target = gait_target(phase, nobody, self._config, self._offsets)
+        return torch.where(target.stance, -1.0, target.height).numpy()

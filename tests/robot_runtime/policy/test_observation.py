@@ -173,6 +173,26 @@ def test_a_reset_forgets_and_only_where_asked() -> None:
     assert both[1].tolist() == [1, 2, 4, 5, 7, 8, 3, 6, 9]
 
 
+def test_rows_measured_beside_others_join_the_history_of_theirs() -> None:
+    """Frames of rows that are not the builder's own are measured in the same go."""
+    contract = history_contract()
+    builder, other = (ObservationBuilder(contract, as_float32, (2,)) for _ in range(2))
+    for b in (builder, other):
+        b.compute(inputs(command=as_float32(np.array([FRAMES[0], FRAMES[1]]))))
+        b.commit()
+    three = as_float32(np.array([FRAMES[1], FRAMES[2], FRAMES[3]]))
+    (frame,) = builder.frames(inputs(command=three))
+    got = builder.arrange([frame[[0, 2]]])
+    assert got.tolist() == other.compute(inputs(command=three[[0, 2]])).tolist()
+    # What was arranged last is what is filed.
+    builder.arrange([frame[:2]])
+    other.compute(inputs(command=three[:2]))
+    for b in (builder, other):
+        b.commit()
+    last = inputs(command=three[:2])
+    assert builder.compute(last).tolist() == other.compute(last).tolist()
+
+
 def test_a_history_goes_on_from_its_state_dict() -> None:
     contract = history_contract()
     first, second = ObservationBuilder(contract), ObservationBuilder(contract)

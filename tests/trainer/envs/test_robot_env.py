@@ -375,7 +375,7 @@ def test_latency_delays_the_effect_of_an_action() -> None:
     config = _config(randomization=dataclasses.replace(NOMINAL, latency_s=(0.0, 0.02)))
     env = _env(64, config)
     env.reset()
-    delay = env._queue.delay.clone()
+    delay = env._robots.queue.delay.clone()
     assert set(delay.tolist()) == {0, 1, 2}
     env.step(torch.zeros(64, 12))
     still = _env(64, config)

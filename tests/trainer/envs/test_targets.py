@@ -63,7 +63,8 @@ def test_queue_equals_one_actuator_per_row(target_filter: float, longest: int) -
     for step in range(STEPS):
         if step == 5:
             # Two rows begin a new episode: their next target has always been there.
-            queue.reset(torch.tensor([False, True, False, False, True, False]))
+            again = np.array([1, 4])
+            queue.restart(again, np.array(delays)[again])
             actuators[1].reset()
             actuators[4].reset()
         targets = _targets(contract, generator)

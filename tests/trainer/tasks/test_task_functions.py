@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from robot_runtime.policy.gait import gait_phase
 from robot_runtime.robots import load_model
 from trainer.tasks.commands import CommandConfig, draw_commands, draw_steps
-from trainer.tasks.gait import GaitConfig, gait_target
+from trainer.tasks.gait import GaitConfig, GaitTable, gait_target
 from trainer.tasks.quadruped_flat import env_config, make_contract
 from trainer.tasks.randomization import (
     NOMINAL,
@@ -129,6 +130,28 @@ def test_trot_by_hand() -> None:
     assert float(target.height[1, 0]) == pytest.approx(0.08)
     assert float(target.height[2, 0]) == pytest.approx(0.08 * math.sin(math.radians(36.0)) ** 2)
     assert (target.height[target.stance] == 0.0).all()
+
+
+@pytest.mark.parametrize("stand", ["zero", "fixed"])
+def test_the_gait_from_the_table_is_the_gait_of_the_clock(stand: str) -> None:
+    """At steps it holds and at steps it does not hold yet, walking and standing."""
+    base = env_config().contract
+    assert base.phase is not None
+    clock = dataclasses.replace(base.phase, stand=stand, stand_phase=0.3)
+    contract = dataclasses.replace(base, phase=clock)
+    config = GaitConfig(offsets=(0.0, 0.5, 0.5, 0.0))
+    table = GaitTable(contract, config)
+    for steps in ([0, 3, 17], [511, 512, 5000], [5, 9999, 10001]):
+        commands = torch.tensor([[0.5, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, -0.4]])
+        step, standing = np.array(steps), np.array([False, True, False])
+        elapsed = torch.from_numpy(step * contract.timing.control_dt)
+        phase = gait_phase(clock, elapsed, commands, torch)
+        want = gait_target(
+            phase, torch.from_numpy(standing), config, torch.tensor(config.offsets).double()
+        )
+        got = table.target(step, standing)
+        assert torch.equal(got.stance, want.stance)
+        torch.testing.assert_close(got.height, want.height, rtol=1e-6, atol=1e-9)
 
 
 def test_falls_are_charged_once_and_negative_sums_are_not() -> None:
