@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import pickle
 import platform
 import re
@@ -118,9 +119,21 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     content = {item.name: getattr(checkpoint, item.name) for item in dataclasses.fields(checkpoint)}
     content["config"] = config_to_plain(checkpoint.config)
     content = {"format": FORMAT, "schema": SCHEMA, **content}
-    plain = to_plain(content, "checkpoint")
+    write_archive(path, to_plain(content, "checkpoint"))
+
+
+def write_archive(path: Path, plain: Mapping[str, Any]) -> None:
+    """Write what `torch.save` makes of a dict, whole or not at all.
+
+    torch's own writer of files does not say what the system says, such as that the disk is full.
+
+    Raises:
+        BadInput: The file cannot be written.
+    """
+    buffer = io.BytesIO()
+    torch.save(plain, buffer)
     with atomic_write(path) as temporary:
-        torch.save(plain, temporary)
+        temporary.write_bytes(buffer.getbuffer())
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from robot_runtime.errors import BadInput
-from robot_runtime.files import atomic_write
-from trainer.checkpoint import read_archive
+from trainer.checkpoint import read_archive, write_archive
 from trainer.compat.adam import AdamState, is_adam, read_adam
 from trainer.compat.infer import infer_architecture
 from trainer.compat.layout import (
@@ -264,8 +262,7 @@ def write_rsl_rl_checkpoint(path: Path, checkpoint: ForeignCheckpoint) -> None:
     Raises:
         BadInput: The file cannot be written.
     """
-    with atomic_write(path) as temporary:
-        torch.save(rsl_rl_content(checkpoint), temporary)
+    write_archive(path, rsl_rl_content(checkpoint))
 
 
 def _place_in_release_5(key: str) -> int:

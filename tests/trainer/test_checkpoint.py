@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import resource
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +54,20 @@ def test_it_describes_itself(checkpoint: Checkpoint) -> None:
     assert (checkpoint.iteration, checkpoint.env_steps) == (2, 2 * 16 * 16)
     assert checkpoint.contract == '{"robot": "point"}'
     assert {"python", "torch", "numpy"} <= set(checkpoint.versions)
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """A real limit of the system, which it otherwise enforces by ending the process."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(BadInput, match=r"cannot write '.*again\.pt': File too large"):
+            save_checkpoint(tmp_path / "again.pt", checkpoint)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert os.listdir(tmp_path) == []
 
 
 def test_saved_and_read_it_is_the_same(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -13,8 +13,12 @@ from typing import Any, ClassVar
 import torch
 
 from robot_runtime.errors import BadInput, Refused
-from robot_runtime.files import atomic_write
-from trainer.checkpoint import read_archive, restore_global_rng_state, to_plain
+from trainer.checkpoint import (
+    read_archive,
+    restore_global_rng_state,
+    to_plain,
+    write_archive,
+)
 from trainer.compat.distillation_settings import DistillationSettings
 from trainer.compat.exports import export_jit, export_onnx
 from trainer.compat.models import Hints
@@ -269,8 +273,7 @@ class Runner(ABC):
             return
         content = rsl_rl_content(self._foreign(infos)) | self._more_content()
         plain = to_plain(content | {OWN: self._own_state() | {"others": others}}, "checkpoint")
-        with atomic_write(path) as temporary:
-            torch.save(plain, temporary)
+        write_archive(path, plain)
 
     def _restore_run(self, own: Mapping[str, Any]) -> None:
         """Put back all that a run continues from, the episodes only where they fit."""
