@@ -19,6 +19,7 @@ def _sides(*parts: str, sides: tuple[str, str] = ("left", "right")) -> tuple[str
 
 _ARM = ("shoulder_pitch", "shoulder_roll", "shoulder_yaw", "elbow")
 _WRIST = ("wrist_roll", "wrist_pitch", "wrist_yaw")
+_H1_2_LEGS = ("hip_yaw", "hip_pitch", "hip_roll", "knee", "ankle_pitch", "ankle_roll")
 
 ORDERS: dict[str, tuple[str, ...]] = {
     "Go2, B2, A1": _QUADRUPED,
@@ -34,10 +35,11 @@ ORDERS: dict[str, tuple[str, ...]] = {
         *_sides("ankle"),
         *_sides(*_ARM, sides=("right", "left")),
     ),
-    "H1-2": (
-        *_sides("hip_yaw", "hip_pitch", "hip_roll", "knee", "ankle_pitch", "ankle_roll"),
+    "H1-2": (*_sides(*_H1_2_LEGS), "torso_joint", *_sides(*_ARM, *_WRIST)),
+    "H1-2 (early names)": (
+        *_sides(*_H1_2_LEGS),
         "torso_joint",
-        *_sides(*_ARM, *_WRIST),
+        *_sides(*_ARM[:3], "elbow_pitch", "elbow_roll", "wrist_pitch", "wrist_yaw"),
     ),
 }
 """Joints by motor number, by robot."""

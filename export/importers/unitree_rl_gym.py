@@ -22,7 +22,8 @@ _KEYS = (
     "policy_path xml_path simulation_duration simulation_dt control_decimation control_dt kps kds "
     "default_angles ang_vel_scale dof_pos_scale dof_vel_scale action_scale cmd_scale num_actions "
     "num_obs cmd_init max_cmd msg_type imu_type weak_motor lowcmd_topic lowstate_topic "
-    "leg_joint2motor_idx arm_waist_joint2motor_idx arm_waist_kps arm_waist_kds arm_waist_target"
+    "leg_joint2motor_idx arm_waist_joint2motor_idx arm_waist_kps arm_waist_kds arm_waist_target "
+    "clip_actions hip_scale_reduction"
 )
 _CHANNELS = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
 
@@ -52,7 +53,7 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     for each in [*simulated, *real]:
         _state_gains(sheet, each, count, joints)
     _state_observation(sheet, table, count, dim)
-    sheet.state("action.scale", table.number("action_scale"), "file", table.where("action_scale"))
+    _state_scale(sheet, table, count)
     sheet.state("action.offset", "default_pos", "default", _SCRIPTS)
     if "joints.names" in sheet:
         sheet.state("action.joints", sheet.get("joints.names")[:count], "inferred", "num_actions")
@@ -60,6 +61,25 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
         _state_commands(sheet, each)
     sheet.state("name", f"unitree_rl_gym-{foreign.model.name}".strip("-"), "inferred", "the model")
     return graph
+
+
+def _state_scale(sheet: Sheet, table: Table, count: int) -> None:
+    """What an action means; forks for quadrupeds reduce that of the hips, and clip it."""
+    scale = table.number("action_scale")
+    if "hip_scale_reduction" in table:
+        less = scale * table.number("hip_scale_reduction")
+        names = [str(name) for name in sheet.get("joints.names", [])[:count]]
+        reduced = [less if "_hip_" in f"{name}_" else scale for name in names]
+        meaning = (
+            f"{table.where('hip_scale_reduction')}: scale by joint, in the order of the joints"
+        )
+        sheet.ask("action.scale", meaning, str(reduced))
+    else:
+        sheet.state("action.scale", scale, "file", table.where("action_scale"))
+    if "clip_actions" in table:
+        sheet.state(
+            "action.raw_clip", table.number("clip_actions"), "file", table.where("clip_actions")
+        )
 
 
 def _policy_name(table: Table) -> str | None:

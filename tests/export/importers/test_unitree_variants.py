@@ -88,6 +88,8 @@ def recorded(case: Case, names: list[str], joints: list[str]) -> None:
                     "right_shoulder_pitch_joint": 12, "left_elbow_joint": 19}),
         (["left_hip_yaw_joint", "torso_joint", "left_wrist_yaw_joint"], "H1-2",
          {"left_hip_yaw_joint": 0, "torso_joint": 12, "left_wrist_yaw_joint": 19}),
+        (["torso_joint", "left_elbow_pitch_joint", "right_elbow_roll_joint"], "H1-2",
+         {"left_elbow_pitch_joint": 16, "right_elbow_roll_joint": 24}),
         (["waist_yaw_joint", "left_elbow_joint", "right_wrist_roll_joint"], "G1",
          {"waist_yaw_joint": 12, "left_elbow_joint": 18, "right_wrist_roll_joint": 26}),
     ],
@@ -223,6 +225,39 @@ def test_rl_gym_without_a_clock_asks_and_its_suggestion_is_an_answer(
         (2.0, 2.0, 0.25),
         (0.05,),
     ]
+
+
+def test_rl_gym_with_reduced_hips_and_a_clip_of_actions(tmp_path: Path) -> None:
+    plain = {
+        "simulation_dt": 0.002,
+        "control_decimation": 10,
+        "kps": [20.0] * 12,
+        "kds": [0.5] * 12,
+        "default_angles": [0.0] * 12,
+        "ang_vel_scale": 0.25,
+        "dof_pos_scale": 1.0,
+        "dof_vel_scale": 0.05,
+        "action_scale": 0.25,
+        "hip_scale_reduction": 0.5,
+        "clip_actions": 100.0,
+        "cmd_scale": [2.0, 2.0, 0.25],
+        "num_actions": 12,
+        "num_obs": 47,
+    }
+    case = Case(format="unitree_rl_gym", folder=tmp_path)
+    case.robot(robot_xml(QUADRUPED, QUADRUPED, name="go1"))
+    case.write("go1.yaml", yaml.safe_dump(plain))
+    case.files.append(Network(inputs={"obs": 47}, actions=12).save(tmp_path / "p.onnx"))
+    case.settings = [f"commands.{name}=[-1, 1]" for name in ("lin_vel_x", "lin_vel_y", "ang_vel_z")]
+    case.settings += ["phase.period=0.8", "phase.start=0.025"]
+    with pytest.raises(MissingFieldsError) as missing:
+        case.run()
+    questions = {question.path: question for question in missing.value.questions}
+    assert set(questions) == {"action.scale", "observation.last_action.stage"}
+    case.settings += [f"{path}={question.likely[0]}" for path, question in questions.items()]
+    (term,) = case.run().policy.contract.action.terms
+    assert term.scale == (0.125, 0.25, 0.25) * 4
+    assert term.raw_upper == (100.0,) * 12
 
 
 NAMES = ["left_hip", "right_hip", "left_knee", "right_knee"]
