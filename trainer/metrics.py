@@ -148,15 +148,24 @@ class MetricLog:
         trace: TracebackType | None,
     ) -> None:
         """Close the files and let go of the folder."""
-        self._file.close()
+        # A line that did not fit has been said.
+        with contextlib.suppress(OSError):
+            self._file.close()
         for writer in self._writers:
             writer.close()
         os.close(self._lock)
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of an iteration, counted from 1."""
-        self._file.write(json.dumps({"iteration": iteration, **metrics}) + "\n")
-        self._file.flush()
+        """Write the metrics of an iteration, counted from 1.
+
+        Raises:
+            BadInput: The line cannot be written.
+        """
+        try:
+            self._file.write(json.dumps({"iteration": iteration, **metrics}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise BadInput(f"cannot write '{self._file.name}': {error.strerror}") from error
         for writer in self._writers:
             writer.write(iteration, metrics)
 

@@ -2,6 +2,8 @@
 
 import json
 import math
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -153,3 +155,18 @@ def test_a_resume_that_is_interrupted_keeps_the_lines(
             MetricLog(tmp_path, start=0, loggers=())
     assert [path.name for path in tmp_path.iterdir()] == [METRICS_FILE]
     assert (tmp_path / METRICS_FILE).read_bytes() == before
+
+
+def test_a_full_disk_is_named_and_the_folder_let_go(tmp_path: Path) -> None:
+    """A real limit of the system, which it otherwise enforces by ending the process."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with MetricLog(tmp_path, start=0, loggers=()) as log:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+            with pytest.raises(BadInput, match=r"cannot write '.*metrics\.jsonl': File too large"):
+                log.write(1, {"loss/value": 3.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    MetricLog(tmp_path, start=0, loggers=()).__exit__(None, None, None)
