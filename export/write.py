@@ -35,7 +35,7 @@ from export.parity import GateReport, run_gate
 from export.saturation import saturated_actions
 from export.torchscript import read_torchscript, torchscript_bytes, trace_module
 from robot_runtime.errors import BadInput, GateFailed
-from robot_runtime.files import atomic_write
+from robot_runtime.files import atomic_write, check_output
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.file import PolicyFile, load_policy, policy_bytes
 from robot_runtime.policy.inference import OnnxNetwork
@@ -113,8 +113,12 @@ def export_checkpoint(
         GateFailed: What was exported does not act like the checkpoint, or the golden trace is not
             reproduced.
     """
+    check_output(output, "a policy file", ".onnx")
+    if torchscript is not None:
+        check_output(torchscript, "TorchScript", ".pt")
     found = find_checkpoint(checkpoint)
-    check_outputs(found, output, torchscript)
+    if torchscript is not None and torchscript.exists() and torchscript.samefile(found):
+        raise BadInput(f"'{torchscript}' is the checkpoint itself; choose another name")
     policy, gate = export_source(
         read_source(found),
         output,
@@ -185,22 +189,6 @@ def export_source(
         for write, path in others.items():
             path.write_text(write(policy.model))
     return policy, gate
-
-
-def check_outputs(checkpoint: Path, output: Path, torchscript: Path | None) -> None:
-    """Refuse outputs with a misleading suffix, and outputs that would replace the checkpoint.
-
-    Raises:
-        BadInput: The message names the file.
-    """
-    if output.suffix != ".onnx":
-        raise BadInput(f"the policy file is an ONNX file, its name must end in .onnx: '{output}'")
-    if torchscript is None:
-        return
-    if torchscript.suffix != ".pt":
-        raise BadInput(f"a TorchScript file's name must end in .pt: '{torchscript}'")
-    if torchscript.exists() and torchscript.samefile(checkpoint):
-        raise BadInput(f"'{torchscript}' is the checkpoint itself; choose another name")
 
 
 def _gate(

@@ -12,6 +12,29 @@ from robot_runtime.errors import BadInput
 _DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 
 
+def check_output(path: str | os.PathLike[str], what: str, *suffixes: str) -> None:
+    """Refuse a file that cannot be written, or whose name would lie, before anything is done.
+
+    Args:
+        path: Where a verb shall write.
+        what: What it would write, to say so: "a report".
+        suffixes: What its name may end in, in lower case.
+
+    Raises:
+        BadInput: The name ends in something else, there is something else than a plain file, or
+            the folder cannot be written. The message names the file.
+    """
+    target = Path(path)
+    if target.suffix.lower() not in suffixes:
+        raise BadInput(
+            f"cannot write {what} to '{target}': its name must end in {' or '.join(suffixes)}"
+        )
+    _require_plain(target)
+    folder = next((one for one in target.absolute().parents if one.exists()), target.parent)
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise BadInput(f"cannot write into folder '{target.parent}'")
+
+
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Generator[Path]:
     """Yield a temporary file beside `path` that takes its place when the block ends well.
@@ -55,16 +78,20 @@ def atomic_write(path: str | os.PathLike[str]) -> Generator[Path]:
 def _create_beside(target: Path) -> Path:
     """Create the empty temporary file for `target`, with the permissions the umask gives."""
     try:
-        # Also refuses devices: replacing /dev/null by a file breaks the machine for everybody.
-        if target.exists() and not target.is_file():
-            kind = "a folder" if target.is_dir() else "not a plain file"
-            raise BadInput(f"cannot write '{target}': it is {kind}")
+        _require_plain(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.stem}.{secrets.token_hex(4)}.tmp{target.suffix}")
         temporary.touch(exist_ok=False)
     except OSError as error:
         raise BadInput(f"cannot write into folder '{target.parent}': {error.strerror}") from error
     return temporary
+
+
+def _require_plain(target: Path) -> None:
+    """Also refuses devices: replacing /dev/null by a file breaks the machine for everybody."""
+    if target.exists() and not target.is_file():
+        kind = "a folder" if target.is_dir() else "not a plain file"
+        raise BadInput(f"cannot write '{target}': it is {kind}")
 
 
 def _sync(path: Path) -> None:

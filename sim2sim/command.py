@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from robot_runtime.cli import Parser
 from robot_runtime.control.teleop import parse_command
 from robot_runtime.errors import BadInput, ExitCode
-from robot_runtime.files import atomic_write
+from robot_runtime.files import atomic_write, check_output
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.file import open_policy
 from sim2sim.evaluate import Job, judge, run_scenarios
@@ -76,8 +76,8 @@ def main(argv: list[str]) -> int:
     """
     args = _parse(argv)
     thresholds = _thresholds(args)
-    for path in (args.report, args.film):
-        _check_target(path)
+    if args.report is not None:
+        check_output(args.report, "a report", ".html")
     if args.film is not None:
         check_film(args.film)
     policy = open_policy(args.policy)
@@ -240,18 +240,6 @@ def _workers(asked: int, runs: int) -> int:
         return asked
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     return max(1, min(cores, runs // 10))
-
-
-def _check_target(path: Path | None) -> None:
-    """Refuse a file that cannot be written before anything runs, not after."""
-    if path is None:
-        return
-    if path.exists() and not path.is_file():
-        kind = "a folder" if path.is_dir() else "not a plain file"
-        raise BadInput(f"cannot write '{path}': it is {kind}")
-    folder = next(p for p in (path.parent, *path.parent.parents) if p.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise BadInput(f"cannot write into folder '{path.parent}'")
 
 
 def _film(report: Report, path: Path) -> None:

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from robot_runtime.errors import BadInput, MissingExtra
-from robot_runtime.files import atomic_write
+from robot_runtime.errors import MissingExtra
+from robot_runtime.files import atomic_write, check_output
 from sim2sim.probe import Truth
 
 BACKENDS = ("egl", "osmesa")
@@ -42,10 +42,9 @@ def check_film(path: Path) -> None:
     """Refuse a film that cannot be written, before anything runs.
 
     Raises:
-        BadInput: The kind of picture is unknown; the message lists the known ones.
+        BadInput: See `robot_runtime.files.check_output`.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise BadInput(f"film '{path}': known kinds are {', '.join(SUFFIXES)}")
+    check_output(path, "a film", *SUFFIXES)
 
 
 def film(model: mujoco.MjModel, truth: Truth, path: Path, begin: float = 0.0) -> None:

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from robot_runtime.errors import BadInput
-from robot_runtime.files import atomic_write
+from robot_runtime.files import atomic_write, check_output
 from trainer.curves import RunLog, band, metric_names
 
 SHOWN = (
@@ -92,16 +92,24 @@ def draw(
         return figure
 
 
+def check_plot(path: Path) -> None:
+    """Refuse a file that a figure cannot be written to, before anything is drawn.
+
+    Raises:
+        BadInput: See `robot_runtime.files.check_output`.
+    """
+    check_output(path, "a plot", ".png", ".html")
+
+
 def save(figure: Figure, path: Path, *, title: str) -> None:
     """Write a figure, whole or not at all, in the form its suffix says.
 
     Raises:
         BadInput: The suffix is neither ``.png`` nor ``.html``, or the file cannot be written.
     """
-    if path.suffix not in (".png", ".html"):
-        raise BadInput(f"cannot write '{path}': its name must end in .png or .html")
+    check_plot(path)
     with mpl.rc_context(_STYLE), atomic_write(path) as temporary:
-        if path.suffix == ".png":
+        if path.suffix.lower() == ".png":
             figure.savefig(temporary, format="png", dpi=150)
         else:
             temporary.write_text(_page(figure, title), encoding="utf-8")

@@ -38,7 +38,7 @@ from export.importers.reading import one_line
 from export.importers.sheet import Sheet
 from export.saturation import saturated_actions
 from robot_runtime.errors import BadInput
-from robot_runtime.files import atomic_write
+from robot_runtime.files import atomic_write, check_output
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.extremes import synthesize
 from robot_runtime.policy.file import PolicyFile, load_policy, policy_bytes
@@ -149,10 +149,11 @@ def import_policy(request: Request) -> Imported:
     """
     if request.format not in FORMATS:
         raise BadInput(f"no format '{request.format}'; there are {', '.join(FORMATS)}")
-    if request.output.suffix != ".onnx":
-        raise BadInput(f"the policy file is an ONNX file: '{request.output}' must end in .onnx")
+    check_output(request.output, "a policy file", ".onnx")
     model = read_model_facts(request.model)
     files = expand(list(request.files))
+    if any(request.output.exists() and request.output.samefile(path) for path in files):
+        raise BadInput(f"'{request.output}' is what is imported; choose another name")
     foreign = Foreign(paths=files, model=model, run_torchscript=request.run_torchscript)
     sheet = Sheet(read_answers(request.user, request.settings))
     graph = FORMATS[request.format].read(foreign, sheet)

@@ -36,6 +36,7 @@ from robot_runtime.control.timing import Spread
 from robot_runtime.drivers import driver_names, load_driver
 from robot_runtime.drivers.options import describe
 from robot_runtime.errors import BadInput, ExitCode
+from robot_runtime.files import check_output
 from robot_runtime.policy.file import PolicyFile, open_policy
 
 _SIMULATED = frozenset({"mock", "sim"})
@@ -74,6 +75,8 @@ def main(argv: list[str]) -> int:
     """
     args = _parse(argv)
     options = _options(args.option)
+    if args.log is not None:
+        check_output(args.log, "a flight log", ".npz")
     load_driver(args.robot)
     policy = open_policy(args.policy)
     with contextlib.ExitStack() as stack:

@@ -16,7 +16,7 @@ from sim2sim.viewer import SIZE, check_film, draw
 
 def test_unknown_kinds_are_refused_before_anything_runs() -> None:
     check_film(Path("gait.GIF"))
-    with pytest.raises(BadInput, match=r"gait\.mp4.*\.gif, \.png"):
+    with pytest.raises(BadInput, match=r"gait\.mp4.*\.gif or \.png"):
         check_film(Path("gait.mp4"))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from robot_runtime.cli import Parser
 from robot_runtime.errors import BadInput, ExitCode
 from trainer.curves import AXES, grouped, read_run
-from trainer.plots import chosen_metrics, draw, save
+from trainer.plots import check_plot, chosen_metrics, draw, save
 
 EPILOG = """Runs that differ in the seed alone become one curve: the mean, and a band from the
 lowest seed to the highest.
@@ -48,6 +48,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if options.smooth < 1:
         raise BadInput(f"--smooth {options.smooth}: must be at least 1")
+    check_plot(options.out)
     runs = [read_run(folder) for folder in options.run]
     metrics = chosen_metrics(runs, options.metric)
     groups = grouped(runs)
