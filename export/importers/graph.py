@@ -120,7 +120,7 @@ def make_graph(model: onnx.ModelProto, name: str, metadata: dict[str, str]) -> G
         inputs={key: math.prod(s) for key, s in inputs.items() if key not in carried[0]},
         outputs={key: math.prod(s) for key, s in outputs.items() if key not in carried[1]},
         states=states,
-        normalized=_normalized(model),
+        normalized=_normalized(model, carried[0]),
         metadata=metadata,
         reference=lambda output: OnnxReference(data, output, states),
     )
@@ -271,9 +271,9 @@ def _states(
     return tuple(found) if len(found) < len(inputs) else ()
 
 
-def _normalized(model: onnx.ModelProto) -> bool:
-    """Whether the first thing that happens to an input is a shift, a scale or a batch norm."""
-    fed = {tensor.name for tensor in graph_inputs(model)}
+def _normalized(model: onnx.ModelProto, states: set[str]) -> bool:
+    """Whether the first thing that happens to an observation is a shift, scale or batch norm."""
+    fed = {tensor.name for tensor in graph_inputs(model)} - states
     weights = {tensor.name for tensor in model.graph.initializer}
     for node in model.graph.node:
         if not fed & set(node.input):

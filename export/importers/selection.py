@@ -194,9 +194,9 @@ def describe(contract: PolicyContract, wanted: list[BlockWanted | None]) -> list
     for block, wish in zip(contract.observation, wanted, strict=True):
         for term, item in zip(block.terms, wish.terms if wish else (), strict=False):
             parts = [f"components {list(item.components)}"] if item.components else []
-            parts += [f"its value {item.lag} steps before"] if item.lag else []
+            parts += [f"what it was {item.lag} policy step(s) before"] if item.lag else []
             if parts:
-                notes.append(f"term '{term.name}': the network takes {' of '.join(parts)} alone")
+                notes.append(f"of term '{term.name}' the network takes {', '.join(parts)}")
     return notes
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportPrivateUsage=false
 # torch.jit and torch.onnx have no types: what comes out of them is checked where it is used.
 import io
+import operator
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -105,9 +106,8 @@ class ScriptReference:
     def reset(self) -> None:
         """Set the state to zero."""
         # Looked up anew: a graph may put another tensor in a buffer's place.
-        buffers = dict(self._script.named_buffers())
         for name in self._states:
-            buffers[name].zero_()
+            operator.attrgetter(name)(self._script).zero_()
 
     def step(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """Run one observation, shape ``(observation_dim,)``; the state moves on."""

@@ -22,7 +22,8 @@ class Walker:
 
     Attributes:
         graph: The graph.
-        buffers: The module's tensors that are no parameters, by path.
+        buffers: The module's tensors that are no parameters, by path; plain tensors that it keeps
+            join them when a run first writes them.
         written: Paths of the tensors that the last run overwrote.
     """
 
@@ -45,7 +46,8 @@ class Walker:
         Returns:
             The action, and the buffers as the graph leaves them.
         """
-        frame = _Frame(self._root, {k: v.clone() for k, v in {**self.buffers, **states}.items()})
+        tensors = {k: v.clone() for k, v in {**self.buffers, **states}.items()}
+        frame = _Frame(self._root, tensors, self.buffers)
         before = {path: (value, value._version) for path, value in frame.tensors.items()}
         inputs = list(self.graph.inputs())
         values: dict[str, Any] = {inputs[0].debugName(): _Module(self._root, "")}
@@ -55,7 +57,9 @@ class Walker:
         self.written = {
             path
             for path, value in frame.tensors.items()
-            if value is not before[path][0] or value._version != before[path][1]
+            if path not in before
+            or value is not before[path][0]
+            or value._version != before[path][1]
         }
         action = output[0] if isinstance(output, tuple) else output
         return action, frame.tensors
@@ -72,9 +76,10 @@ class _Module:
 class _Frame:
     """One run of the graph: the tensors of the module, and how many nodes it took."""
 
-    def __init__(self, root: Any, tensors: dict[str, Tensor]) -> None:
+    def __init__(self, root: Any, tensors: dict[str, Tensor], buffers: dict[str, Tensor]) -> None:
         self.root = root
         self.tensors = tensors
+        self.buffers = buffers
         self.steps = 0
 
     def run(self, nodes: Iterator[Any], values: dict[str, Any]) -> None:
@@ -136,9 +141,13 @@ class _Frame:
 
     def _set(self, owner: _Module, name: str, value: Any) -> None:
         path = f"{owner.path}/{name}" if owner.path else name
-        if not isinstance(value, Tensor) or path not in self.tensors:
+        if isinstance(value, Tensor) and path not in self.tensors:
+            kept = owner.inner.getattr(name)
+            if isinstance(kept, Tensor):
+                self.buffers[path] = kept.detach().clone()
+        if not isinstance(value, Tensor) or path not in self.buffers:
             raise BadInput(
-                f"the TorchScript graph keeps something in '{path}' that is no buffer of numbers: "
+                f"the TorchScript graph keeps something in '{path}' that is no tensor: "
                 "its state cannot be made explicit"
             )
         self.tensors[path] = value

@@ -65,7 +65,7 @@ observation:
     assert imported.gate.recorded == 0
     (term, *_) = imported.policy.contract.observation[0].terms
     assert (term.name, term.source) == ("yaw_rate", "base_ang_vel")
-    assert "term 'yaw_rate': the network takes components [2] alone" in imported.notes
+    assert "of term 'yaw_rate' the network takes components [2]" in imported.notes
 
 
 @pytest.mark.parametrize("order", ["oldest_first", "newest_first"])

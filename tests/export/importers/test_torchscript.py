@@ -65,6 +65,22 @@ class Stacked(nn.Module):
         return self.head(y), y
 
 
+class Kept(nn.Module):
+    """A cell whose state is kept in plain tensors, which is no normalizer of the observation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(7, 5)
+        self.head = nn.Linear(5, 3)
+        self.h, self.c = torch.zeros(1, 5), torch.zeros(1, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, c = self.cell(x, (self.h, self.c))
+        self.h = h
+        self.c = c
+        return self.head(h)
+
+
 class Experts(nn.Module):
     """Lists that grow, are sliced and added; a mixture of experts over them."""
 
@@ -90,14 +106,16 @@ class Experts(nn.Module):
         (Gated(), ["hidden_in", "count_in"]),
         (Stacked(), ["ring_in"]),
         (Experts(), []),
+        (Kept(), ["h_in", "c_in"]),
     ],
-    ids=["mlp", "gru", "ring", "experts"],
+    ids=["mlp", "gru", "ring", "experts", "kept"],
 )
 def test_every_step_of_a_run_is_the_same(module: nn.Module, states: list[str]) -> None:
     torch.manual_seed(1)
     script = torch.jit.script(module.eval())
     graph = convert(script, "policy.pt", 7)
     assert [state.input for state in graph.states] == states
+    assert graph.normalized == isinstance(module, Plain)
     ours = OnnxReference(graph.model, "actions", graph.states)
     theirs = graph.reference("actions")
     rng = np.random.default_rng(0)
@@ -165,7 +183,7 @@ class Chatty(nn.Module):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (Writer(), "keeps something in 'diary' that is no buffer"),
+        (Writer(), "keeps something in 'diary' that is no tensor"),
         (Two(), r"takes obs, history; only one observation"),
         (Fussy(), r"refuses its input: .*a batch of five"),
         (Chatty(), r"calls prim::Print"),
