@@ -1,7 +1,9 @@
 """From joint commands to what MuJoCo simulates, in the form that the contract declares.
 
 Both forms obey the gains of every command, and both take their targets through the contract's
-delay and filter at every PD step.
+delay and filter at every PD step. Motors of another strength give a factor of the effort that the
+law gives, its limits included, as `trainer.envs.physics` has it: stiffness, damping, feed-forward
+effort and effort limit alike. Where damping is the joint's own, it is the motor's all the same.
 """
 
 from __future__ import annotations
@@ -41,24 +43,29 @@ class Drive(Protocol):
         ...
 
 
-def make_drive(sim: SimModel, model: mujoco.MjModel, data: mujoco.MjData) -> Drive:
+def make_drive(
+    sim: SimModel, model: mujoco.MjModel, data: mujoco.MjData, strength: NDArray[np.float64]
+) -> Drive:
     """The drive of the form that the contract declares.
 
     Args:
         sim: The bound model.
         model: The run's own copy of it, whose gains the drive may set.
         data: The run's state.
+        strength: Factor on each joint's effort after its limit, shape ``(num_joints,)``.
     """
     native = sim.contract.actuator.form == "native"
-    return NativeDrive(sim, model, data) if native else ExplicitDrive(sim, data)
+    if native:
+        return NativeDrive(sim, model, data, strength)
+    return ExplicitDrive(sim, data, strength)
 
 
 class ExplicitDrive:
     """The law of `actuator.py` evaluated every ``pd_dt`` and held in between."""
 
-    def __init__(self, sim: SimModel, data: mujoco.MjData) -> None:
-        """Drive the motors of ``data``."""
-        self._sim, self._data = sim, data
+    def __init__(self, sim: SimModel, data: mujoco.MjData, strength: NDArray[np.float64]) -> None:
+        """Drive the motors of ``data``; see `make_drive`."""
+        self._sim, self._data, self._strength = sim, data, strength
         self._law = Actuator(sim.contract, _float64)
         self._kp, self._kd = self._law.kp, self._law.kd
 
@@ -77,7 +84,7 @@ class ExplicitDrive:
         joint_vel = self._data.qvel[self._sim.dof]
         targets = self._law.next_targets()
         efforts = self._law.effort(joint_pos, joint_vel, targets, self._kp, self._kd)
-        self._data.ctrl[self._sim.ctrl] = efforts
+        self._data.ctrl[self._sim.ctrl] = self._strength * efforts
 
     def physics_step(self) -> None:
         """Nothing: efforts are held."""
@@ -96,9 +103,15 @@ class NativeDrive:
     of that joint is replaced by it.
     """
 
-    def __init__(self, sim: SimModel, model: mujoco.MjModel, data: mujoco.MjData) -> None:
-        """Drive the actuators of ``model`` and ``data``."""
-        self._sim, self._model, self._data = sim, model, data
+    def __init__(
+        self,
+        sim: SimModel,
+        model: mujoco.MjModel,
+        data: mujoco.MjData,
+        strength: NDArray[np.float64],
+    ) -> None:
+        """Drive the actuators of ``model`` and ``data``; see `make_drive`."""
+        self._sim, self._model, self._data, self._strength = sim, model, data, strength
         self._law = Actuator(sim.contract, _float64)
         self._kp, self._kd = self._law.kp, self._law.kd
         self._outside = sim.contract.actuator.damping == "joint"
@@ -128,17 +141,18 @@ class NativeDrive:
         """Set targets and gains."""
         targets = self._law.next_targets()
         model, ctrl, dof = self._model, self._sim.ctrl, self._sim.dof
-        pull = self._kd * targets.velocity
+        kp, kd = self._strength * self._kp, self._strength * self._kd
+        effort, pull = self._strength * targets.effort, kd * targets.velocity
         self._data.ctrl[ctrl] = targets.position
-        model.actuator_gainprm[ctrl, 0] = self._kp
-        model.actuator_biasprm[ctrl, 1] = -self._kp
+        model.actuator_gainprm[ctrl, 0] = kp
+        model.actuator_biasprm[ctrl, 1] = -kp
         if self._outside:
-            model.actuator_biasprm[ctrl, 0] = targets.effort
-            model.dof_damping[dof] = self._kd
+            model.actuator_biasprm[ctrl, 0] = effort
+            model.dof_damping[dof] = kd
             self._data.qfrc_applied[dof] = pull
         else:
-            model.actuator_biasprm[ctrl, 0] = targets.effort + pull
-            model.actuator_biasprm[ctrl, 2] = -self._kd
+            model.actuator_biasprm[ctrl, 0] = effort + pull
+            model.actuator_biasprm[ctrl, 2] = -kd
 
     def physics_step(self) -> None:
         """Move the force range along the torque-speed line, where there is one."""
@@ -155,8 +169,8 @@ class NativeDrive:
 
     def _limit(self, joint_vel: NDArray[np.float64]) -> None:
         huge = np.full(len(joint_vel), np.inf)
-        upper = self._law.saturate(huge, joint_vel)
-        lower = self._law.saturate(-huge, joint_vel)
+        upper = self._strength * self._law.saturate(huge, joint_vel)
+        lower = self._strength * self._law.saturate(-huge, joint_vel)
         finite = np.isfinite(upper) & np.isfinite(lower)
         self._model.actuator_forcelimited[self._sim.ctrl] = finite
         self._model.actuator_forcerange[self._sim.ctrl, 0] = np.where(finite, lower, 0.0)

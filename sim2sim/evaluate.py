@@ -35,7 +35,7 @@ from sim2sim.pool import Workshop, run_tasks
 from sim2sim.probe import Probe, Truth
 from sim2sim.scenarios import Scenario, schedule_arrays
 from sim2sim.sim_clock import SimClock
-from sim2sim.wrappers import Latency, WeakMotors
+from sim2sim.wrappers import Latency
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +142,7 @@ def run_scenario(
         KeyboardInterrupt: A signal stopped the loop.
         Refused: The robot has no floor, or does not fit the policy.
     """
-    robot = MujocoRobot(sim)
+    robot = MujocoRobot(sim, _strength(scenario, sim))
     if scenario.disturbance is not None:
         disturb(robot, scenario.disturbance)
     place(robot, scenario.start)
@@ -150,7 +150,7 @@ def run_scenario(
     recorder = MemoryRecorder(sim.contract)
     loop = ControlLoop(
         policy,
-        _worsened(robot, scenario),
+        _late(robot, scenario),
         SimClock(robot),
         source=_UntilFallen(Schedule(schedule_arrays(scenario.segments)), probe),
         recorder=recorder,
@@ -182,13 +182,18 @@ class _UntilFallen:
         self._source.close()
 
 
-def _worsened(robot: MujocoRobot, scenario: Scenario) -> Robot:
-    """The robot behind the latency and the motors that the scenario draws."""
+def _strength(scenario: Scenario, sim: SimModel) -> NDArray[np.float64] | None:
+    """The motors that the scenario draws."""
+    if scenario.disturbance is None:
+        return None
+    return np.minimum(scenario.disturbance.strength, strongest(sim))
+
+
+def _late(robot: MujocoRobot, scenario: Scenario) -> Robot:
+    """The robot behind the latency that the scenario draws."""
     if scenario.disturbance is None:
         return robot
-    strength = np.minimum(scenario.disturbance.strength, strongest(robot.sim))
-    weak = WeakMotors(robot, strength)
-    late = Latency(weak, scenario.disturbance.latency, lambda: robot.time)
+    late = Latency(robot, scenario.disturbance.latency, lambda: robot.time)
     robot.before_pd.append(late.deliver)
     return late
 

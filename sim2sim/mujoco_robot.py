@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import mujoco
 import numpy as np
+from numpy.typing import NDArray
 
 from robot_runtime.errors import GateFailed
 from robot_runtime.policy.rotation import rotate_inverse
@@ -31,16 +32,19 @@ class MujocoRobot:
         after_pd: Called after every PD step, e.g. to measure efforts.
     """
 
-    def __init__(self, sim: SimModel) -> None:
+    def __init__(self, sim: SimModel, strength: NDArray[np.float64] | None = None) -> None:
         """Make a robot in the pose of the model's zero configuration.
 
         Args:
             sim: The bound model.
+            strength: Factor on each motor's effort after its limit, positive, shape
+                ``(num_joints,)``, contract order; None: 1.
         """
         self.sim = sim
         self.model = copy.copy(sim.mj)
         self.data = mujoco.MjData(self.model)
-        self.drive = make_drive(sim, self.model, self.data)
+        ones = np.ones(len(sim.contract.joints))
+        self.drive = make_drive(sim, self.model, self.data, ones if strength is None else strength)
         self.before_pd: list[Callable[[], None]] = []
         self.after_pd: list[Callable[[], None]] = []
         self._commanded = False

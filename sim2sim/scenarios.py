@@ -90,7 +90,7 @@ class Disturbance:
     Attributes:
         friction: Coefficient of sliding friction of every contact.
         payload: Mass added to the base, [kg].
-        strength: Factor on each motor's effort, contract order.
+        strength: Factor on each motor's effort after its limit, contract order, as in training.
         latency: Time from the loop's command to the motors, [s].
         pushes: Blows to the base.
     """

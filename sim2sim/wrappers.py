@@ -77,31 +77,6 @@ class Latency(Wrapper):
             self.inner.write(self._under_way.popleft()[1])
 
 
-class WeakMotors(Wrapper):
-    """Every motor gives its own share of what is asked: stiffness, damping and effort alike."""
-
-    def __init__(self, inner: Robot, strength: NDArray[np.float64]) -> None:
-        """Wrap a robot.
-
-        Args:
-            inner: The robot.
-            strength: Factor on the effort of each joint, shape ``(num_joints,)``.
-        """
-        super().__init__(inner)
-        self._strength = strength
-
-    def write(self, command: JointCommand) -> JointCommand:
-        """Send a weaker command, and report the one that was asked for, as weak motors do."""
-        weaker = dataclasses.replace(
-            command,
-            effort=self._strength * command.effort,
-            kp=self._strength * command.kp,
-            kd=self._strength * command.kd,
-        )
-        self.inner.write(weaker)
-        return command
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class NoiseLevels:
     """Half-widths of uniform sensor noise.

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from robot_runtime.policy.state import JointCommand, RobotState
-from sim2sim.wrappers import Latency, NoiseLevels, PacketLoss, SensorNoise, WeakMotors
+from sim2sim.wrappers import Latency, NoiseLevels, PacketLoss, SensorNoise
 
 
 class FakeRobot:
@@ -77,17 +77,6 @@ def test_no_latency_is_no_delay() -> None:
     assert _positions(robot) == [3.0]
 
 
-def test_weak_motors_scale_efforts_and_not_targets() -> None:
-    robot = FakeRobot()
-    sent = WeakMotors(robot, np.array([0.5, 2.0])).write(_command(4.0))
-    (got,) = robot.written
-    for name in ("effort", "kp", "kd"):
-        np.testing.assert_array_equal(getattr(got, name), [2.0, 8.0])
-    for name in ("position", "velocity"):
-        np.testing.assert_array_equal(getattr(got, name), [4.0, 4.0])
-    np.testing.assert_array_equal(sent.kp, [4.0, 4.0])
-
-
 def test_noise_stays_within_its_levels_and_fills_them() -> None:
     levels = NoiseLevels(attitude=0.02, ang_vel=0.1, lin_vel=0.3, joint_pos=0.01, joint_vel=0.5)
     noisy = SensorNoise(FakeRobot(), levels, np.random.default_rng(0))
@@ -133,7 +122,8 @@ def test_lost_packets_leave_the_state_before_and_are_never_sent() -> None:
 
 def test_wrappers_pass_the_rest_on() -> None:
     robot = FakeRobot()
-    outer = WeakMotors(PacketLoss(robot, 0.0, np.random.default_rng(0)), np.ones(2))
+    rng = np.random.default_rng(0)
+    outer = SensorNoise(PacketLoss(robot, 0.0, rng), NoiseLevels(), rng)
     assert outer.joint_names == ("a", "b")
     assert outer.measures == {"base_lin_vel_b"}
     assert outer.read().time == 1.0
