@@ -45,14 +45,21 @@ class Pair:
         model: Theirs.
     """
 
-    def __init__(self, task: str, mode: AutoresetMode, **settings: Any) -> None:
+    def __init__(
+        self, task: str, mode: AutoresetMode, *, normalize: bool = False, **settings: Any
+    ) -> None:
         ppo: PPOConfig = replace(
             RECIPE.ppo, num_steps=STEPS, minibatches=4, lr_anneal="none", adam_eps=1e-5, **settings
         )
-        network = replace(RECIPE.network, normalize_obs=False)
+        network = replace(RECIPE.network, normalize_obs=normalize, norm_eps=1e-8)
         config = replace(RECIPE, num_envs=ENVS, seed=SEED, network=network, ppo=ppo)
         make = functools.partial(gymnasium.make, task, max_episode_steps=15)
         self.model = Opponent(make, config).model
+        self._normalizer = self.model.get_vec_normalize_env()
+        if self._normalizer is not None:
+            # Theirs learns with every step, unless told; and as if it had seen something before.
+            self._normalizer.training, self._normalizer.obs_rms.count = False, 0.0
+            self._normalizer.epsilon = network.norm_eps**2
         env = GymnasiumEnv(SyncVectorEnv([make] * ENVS, autoreset_mode=mode), seed=SEED)
         cpu = torch.device("cpu")
         self.agent = PPO(
@@ -64,6 +71,15 @@ class Pair:
     def weights(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Return every weight, ours and theirs, as they live."""
         return weight_pairs(self.model, self.agent)
+
+    def update(self, rollout: Rollout) -> None:
+        """Let ours learn, and their normalizer, which then sees its next observations anew."""
+        self.agent.update(rollout)
+        if self._normalizer is not None:
+            unseen = self._normalizer.get_original_obs()
+            learned = rollout.obs["policy"][:-1].flatten(0, 1).double()
+            self._normalizer.obs_rms.update(learned.numpy())
+            self.model._last_obs = self._normalizer.normalize_obs(unseen)
 
     def collect(self, monkeypatch: pytest.MonkeyPatch) -> Rollout:
         """Let theirs collect and learn, with our minibatches to come, and ours act as it did."""
@@ -102,6 +118,7 @@ def close(ours: Tensor, theirs: Tensor, what: str, tolerance: float = TOLERANCE)
 CASES = {
     "hopper": ("Hopper-v5", AutoresetMode.SAME_STEP, {"learning_rate": 1e-3}),
     "hopper-we-reset": ("Hopper-v5", AutoresetMode.DISABLED, {"reward_scale": 0.1}),
+    "hopper-normalized": ("Hopper-v5", AutoresetMode.SAME_STEP, {"normalize": True}),
     "cart-pole": ("CartPole-v1", AutoresetMode.SAME_STEP, {"entropy_coef": 0.01}),
 }
 
@@ -118,7 +135,8 @@ def test_three_iterations_are_those_of_stable_baselines3(
         ours.copy_(theirs)
     for _ in range(3):
         rollout, buffer = pair.collect(monkeypatch), pair.model.rollout_buffer
-        close(rollout.obs["policy"][:-1], step_by_step(buffer.observations), "observations")
+        seen = pair.agent.actor.normalizer(rollout.obs["policy"][:-1])
+        close(seen, step_by_step(buffer.observations), "observations")
         assert bool(rollout.terminated.any())
         assert bool((rollout.truncated & ~rollout.terminated).any())
         batch = pair.agent._batch(rollout, None).minibatch(
@@ -133,7 +151,7 @@ def test_three_iterations_are_those_of_stable_baselines3(
         ):
             close(ours, step_by_step(theirs).flatten(), what)
         before = {name: ours.clone() for name, (ours, _) in pair.weights().items()}
-        pair.agent.update(rollout)
+        pair.update(rollout)
         for name, (ours, theirs) in pair.weights().items():
             close(ours, theirs, name, OF_WEIGHTS)
             # The update goes a hundred times further than the tolerance.
