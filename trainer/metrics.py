@@ -206,6 +206,9 @@ def _take(folder: Path) -> int:
 def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
     """Return the whole lines of a file, as text and parsed; none if it does not exist."""
     try:
+        # A pipe that nobody writes into would be waited for.
+        if path.is_fifo():
+            raise BadInput(f"cannot read '{path}': it is not a plain file")
         text = path.read_text(encoding="utf-8") if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot read '{path}': {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import stat
 import struct
 import zipfile
 from dataclasses import dataclass
@@ -121,6 +122,9 @@ def read_log(path: Path) -> FlightLog:
         BadInput: It cannot be read, is no flight log, or is of a newer version.
     """
     try:
+        # A pipe that nobody writes into would be waited for.
+        if stat.S_ISFIFO(path.stat().st_mode):
+            raise BadInput(f"cannot read '{path}': it is not a plain file")
         with path.open("rb") as file:
             begin = file.read(len(_MAGIC))
         return _read_raw(path) if begin == _MAGIC else _read_finished(path)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import resource
 import signal
 from pathlib import Path
@@ -170,3 +171,9 @@ def test_a_full_disk_is_named_and_the_folder_let_go(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     MetricLog(tmp_path, start=0, loggers=()).__exit__(None, None, None)
+
+
+def test_a_pipe_is_no_file_of_metrics(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / METRICS_FILE)
+    with pytest.raises(BadInput, match="not a plain file"):
+        read_metrics(tmp_path)

@@ -336,6 +336,9 @@ def test_files_that_are_no_logs(tmp_path: Path) -> None:
         read_log(path)
     with pytest.raises(BadInput, match="directory"):
         read_log(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="not a plain file"):
+        read_log(tmp_path / "pipe")
     for content in (b"", b"hello", b"PK\x03\x04", b"surefoot flight log\n", b"\x80\x04K\x01."):
         path.write_bytes(content)
         with pytest.raises(BadInput, match=r"x\.npz"):
