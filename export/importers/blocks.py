@@ -56,7 +56,12 @@ def fill_observation(
         # What a format says of its own terms does not hold for a list that the user wrote.
         if theirs and said and (theirs[0] != "user" or said[0] == "user"):
             _override(blocks, path, value)
+    stated = [set(block["history"]) for block in blocks]
     wanted = [take_wishes(block, f"observation.{i}") for i, block in enumerate(blocks)]
+    for i, block in enumerate(blocks):
+        for field in set(block["history"]) - stated[i]:
+            where = f"observation.{i}.history.{field}"
+            filled[where] = "inferred: one frame, and older values of some of its terms"
     for i, block in enumerate(blocks):
         _fill_block(sheet, filled, block, i, inputs)
         for j, term in enumerate(block["terms"]):
@@ -253,7 +258,10 @@ def _fill_action(
     rest: dict[str, Any],
     model: ModelFacts,
 ) -> None:
-    count = len(term["joints"])
+    chosen = term["joints"]
+    if not is_list(chosen) or not chosen or not all(isinstance(name, str) for name in chosen):
+        raise BadInput(f"{path}.joints: expected names, found {show(chosen)}")
+    count = len(chosen)
     if "kind" not in term:
         term["kind"] = "position"
         filled[f"{where}.kind"] = "default: a position target"

@@ -7,10 +7,11 @@ Wheels are driven by velocity and their positions are not observed.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
-from export.importers.foreign import Foreign
+from export.importers.foreign import NETWORKS, Foreign
 from export.importers.graph import Graph
 from export.importers.reading import Table, as_number, is_list, show
 from export.importers.rl_sar_files import SarFiles, find_files, state_joints
@@ -97,9 +98,13 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
 
 
 def _network(foreign: Foreign, policy: Table) -> Any:
+    """The network beside the policy's file, among those of other policies."""
     beside = next(
         path for path in foreign.tables() if policy.name == f"{path.parent.name}/{path.name}"
     )
+    here = [path for path in foreign.paths if path.parent == beside.parent]
+    if any(path.suffix in NETWORKS for path in here):
+        foreign = dataclasses.replace(foreign, paths=tuple(here))
     return foreign.network(policy.text("model_name"), beside)
 
 

@@ -521,6 +521,7 @@ def test_a_last_action_is_raw_or_applied_only_where_that_differs(tmp_path: Path)
     [
         ("observation: [gyro]", r"term 'gyro' has no source 'gyro' .*; known: base_ang_vel"),
         ("observation: 7", r"observation: expected a list of terms or blocks, found 7"),
+        ("action: {joints: 3, scale: 1, offset: 0}", r"action.joints: expected names, found 3"),
         ("observation: [{terms: []}]", r"observation.0.terms: expected a list of terms"),
         ("observation: [command: {sclae: 2}]", r"'sclae' is not a field; known: name, source"),
         ("observation: [{terms: [command], hist: 3}]", r"'hist' is not a field; known: input"),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 import yaml
 
@@ -249,3 +250,22 @@ def test_one_of_several_policies_is_named(tmp_path: Path) -> None:
     case.settings.append("name=biped2/two")
     (action,) = case.run().policy.contract.action.terms
     assert action.scale == (0.125,) * len(LEGS)
+
+
+def test_a_policy_among_others_has_the_network_beside_it(tmp_path: Path) -> None:
+    case = old_case(tmp_path)
+    case.write("models/other/config.yaml", yaml.safe_dump({"biped2/other": OLD}))
+    Network(inputs={"obs": 21}, actions=4, seed=7).save(tmp_path / "models/other/policy.onnx")
+    case.files = [tmp_path / "models"]
+    case.settings.append("name=biped2/other")
+    network = Network(inputs={"obs": 21}, actions=4, seed=7)
+    policy = case.run().policy
+    obs = np.linspace(-1.0, 1.0, 21)
+    # One float32 layer in two libraries.
+    (action,) = run_onnx_bytes(policy.model, obs)
+    np.testing.assert_allclose(action, network(obs), atol=1e-6)
+
+
+def run_onnx_bytes(model: bytes, obs: Any) -> Any:
+    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return session.run(None, {"obs": obs[None].astype(np.float32)})[0]
