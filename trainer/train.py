@@ -31,6 +31,7 @@ from trainer.checkpoint import (
     trace_from_arrays,
 )
 from trainer.config import TrainConfig, config_to_plain
+from trainer.contract_match import demand_deployable
 from trainer.distributed import ALONE, Peers
 from trainer.env import VecEnv
 from trainer.envs.action_space import action_space_of, require_head
@@ -196,11 +197,14 @@ class Run:
         check_settings(config, peers)
         env, device = task.env, torch.device(config.device)
         self.agent = make_agent(config, task, resume, peers)
+        contract = task.deployment.contract_json() if task.deployment else None
+        if contract is not None:
+            dims, actions = env.obs_dims, env.num_actions
+            demand_deployable(name, contract, self.agent.actor, dims, actions)
         if initial is not None:
-            deployment = task.deployment
             if resume is not None or not isinstance(self.agent, PPO):
                 raise BadInput("initial: neither a run that goes on nor a student takes an actor")
-            self.agent.begin_with(initial, deployment.contract_json() if deployment else None)
+            self.agent.begin_with(initial, contract)
         self.extensions = make_extensions(config, env, device, peers)
         extra = [name for one in self.extensions.values() for name in one.groups]
         self.collector = Collector(
