@@ -166,15 +166,22 @@ def _state_joints(sheet: Sheet, metadata: Table, robot: Table, names: list[str])
         "joint_vel_limit": "velocity_limit",
     }
     for key, field in heard.items():
-        if key in robot:
+        if _fits(robot, key, names):
             sheet.hear(f"joints.{field}", _by_name(robot, key, names), "file", robot.where(key))
     for key in ("joint_offsets_deg", "dof_names_parallel_mech"):
         if robot.data.get(key):
             sheet.note(f"{robot.where(key)}: of the robot's motors, left to its driver")
-    if "joint2motor" in robot:
+    if _fits(robot, "joint2motor", names):
         robot.indices("joint2motor")
         motors: list[Any] = [int(i) for i in _by_name(robot, "joint2motor", names)]
         sheet.state("joints.motor", motors, "file", robot.where("joint2motor"))
+
+
+def _fits(robot: Table, key: str, names: list[str]) -> bool:
+    """Whether a column has one number per joint: robots may have more motors than joints."""
+    values = robot.data.get(key)
+    order = robot.names("dof_names") if "dof_names" in robot else names
+    return is_list(values) and len(values) == len(order)
 
 
 def _by_name(robot: Table, key: str, names: list[str]) -> list[float]:

@@ -189,6 +189,8 @@ def _ask_filter(sheet: Sheet, table: Table, action: Table) -> None:
         likely: tuple[str, ...] = ()
         if key.endswith("hz"):
             turn = 2.0 * math.pi * action.number(key) * table.number("step_dt")
+            if turn <= 0.0:
+                raise BadInput(f"{action.where(key)}: {action.number(key):g} is not positive")
             likely = (f"{1.0 - math.exp(-turn):.6g}", f"{turn / (1.0 + turn):.6g}")
         meaning = (
             f"{action.where(key)}: share of a new action in the one applied, 1.0 for no filter"
@@ -200,6 +202,8 @@ def _check_order(foreign: Foreign, sheet: Sheet, action: Table, joints: list[str
     """The joints that the file names one by one, against those found through the motors."""
     named = action.data.get("joint_names")
     if "motors" in sheet or motor_order(foreign.model.driven) or not is_list(named):
+        return
+    if not all(isinstance(name, str) for name in named):
         return
     if named == joints or len(named) != len(joints) or set(named) != set(joints):
         return

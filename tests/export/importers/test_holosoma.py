@@ -205,5 +205,7 @@ def test_holosoma_switches_for_debugging_are_said(tmp_path: Path) -> None:
 def test_holosoma_limits_that_its_runtime_does_not_apply_are_compared(tmp_path: Path) -> None:
     robot = {**HOLO_CONFIG["robot"], "motor_effort_limit": [30.0, 30.0, 300.0, 30.0]}
     notes = holosoma_case(tmp_path, 75, {**HOLO_CONFIG, "robot": robot}).run().notes
+    fewer = {**robot, "motor_effort_limit": [30.0], "joint2motor": [0]}
+    assert holosoma_case(tmp_path / "b", 75, {**HOLO_CONFIG, "robot": fewer}).run()
     said = "joints.effort_limit: model (scene.xml force ranges) says 30.0 for left_hip, file"
     assert any(said in note and "says 300.0" in note for note in notes)

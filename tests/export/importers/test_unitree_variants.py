@@ -312,6 +312,27 @@ def test_what_forks_add_is_asked_for_or_said(tmp_path: Path) -> None:
     assert any("no such keys: owner" in note for note in imported.notes)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"low_pass_filter_cutoff_hz": -1e9}, "cutoff_hz: -1e.09 is not positive"),
+        ({"low_pass_filter_cutoff_hz": "5"}, "cutoff_hz: expected a finite number"),
+        ({"raw_clip": [1.0]}, "raw_clip: expected bounds"),
+    ],
+)
+def test_what_is_wrong_in_what_forks_add_is_said(
+    tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        biped(tmp_path, **with_action(**fields)).run()
+
+
+@pytest.mark.parametrize("names", [[{"a": 1}] * 4, [[1]] * 4, 7, None], ids=str)
+def test_names_that_are_none_are_not_compared(tmp_path: Path, names: Any) -> None:
+    imported = biped(tmp_path, **with_action(joint_names=names)).run()
+    assert list(imported.policy.contract.joint_names) == NAMES
+
+
 def test_actions_that_are_no_scaled_target(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"unknown kind \(tolimits\).*custom"):
         biped(tmp_path / "a", **with_action("JointPositionToLimitsAction")).run()
