@@ -285,7 +285,7 @@ def _git_commit() -> str | None:
                 cwd=here,
                 capture_output=True,
                 text=True,
-                timeout=10,
+                timeout=60,
                 check=True,
             )
     except (OSError, subprocess.SubprocessError):

@@ -216,7 +216,15 @@ def test_infos_are_plain(tmp_path: Path) -> None:
 
 
 def test_logs_and_files_have_rsl_rls_names(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path / "repo"), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    git += ["-c", "commit.gpgsign=false"]
     subprocess.run(["git", "init", "-q", str(tmp_path / "repo")], check=True)
+    script = tmp_path / "repo" / "train.py"
+    script.touch()
+    for words in (["add", "train.py"], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *words], check=True)
+    # Not UTF-8, which nobody asks of the files of others.
+    script.write_bytes(b"# caf\xe9\n")
     run = tmp_path / "run"
     runner = runner_of(run)
     runner.add_git_repo_to_log(str(tmp_path / "repo" / "train.py"))
@@ -228,7 +236,7 @@ def test_logs_and_files_have_rsl_rls_names(tmp_path: Path) -> None:
     theirs |= {"Perf/total_fps", "Train/mean_reward"}
     assert theirs | {"policy/kl", "reward/distance"} <= set(lines[-1])
     assert list((run / "tensorboard").iterdir())
-    assert (run / "git" / "repo.diff").is_file()
+    assert b"+# caf\xe9\n" in (run / "git" / "repo.diff").read_bytes()
 
 
 def test_the_policy_takes_what_environments_give() -> None:

@@ -134,6 +134,10 @@ def find_logger(spec: Any, folder: Path) -> tuple[tuple[str, ...], list[ScalarWr
     return _KNOWN["tensorboard"], [_Own(writer)]
 
 
+_AS_IT_IS = ("utf-8", "surrogateescape")
+"""How files are decoded that need not be in UTF-8, and encoded to what they were."""
+
+
 def store_code_state(folder: Path, repositories: list[Path]) -> None:
     """Write the commit and the changes of git repositories beside a run's logs, as rsl_rl does.
 
@@ -152,15 +156,15 @@ def store_code_state(folder: Path, repositories: list[Path]) -> None:
         target = folder / "git" / f"{Path(texts[0].strip()).name}.diff"
         if not target.exists():
             with atomic_write(target) as temporary:
-                temporary.write_text("\n".join(text or "" for text in texts[1:]), encoding="utf-8")
+                temporary.write_bytes("\n".join(t or "" for t in texts[1:]).encode(*_AS_IT_IS))
 
 
 def _git(folder: Path, *words: str) -> str | None:
     """Return what git says, None if it cannot."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True
+            ["git", "-C", str(folder), *words], capture_output=True, timeout=60, check=True
         )
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout
+    return done.stdout.decode(*_AS_IT_IS)
