@@ -190,6 +190,8 @@ def _block(sheet: Sheet, group: Table, period: float, *, frames: bool) -> dict[s
         terms.append(_term(sheet, name, entry, scale_first, period))
         # Isaac Lab's 0 and 1 are both no history.
         lengths.append(max(1, entry.count("history_length") if "history_length" in entry else 1))
+    if not terms:
+        raise BadInput(f"{group.name}: no observation terms")
     if frames:
         if len(set(lengths)) != 1:
             raise BadInput(f"{group.name}: use_gym_history with history lengths {lengths}")

@@ -451,6 +451,11 @@ def test_the_switch_of_a_single_group_may_stand_beside_it(tmp_path: Path, beside
     assert case.run().replayed is not None
 
 
+def test_a_group_without_terms_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="observations params: no observation terms"):
+        biped(tmp_path, observations={"params": {}}).run()
+
+
 def test_a_clip_of_the_raw_action_is_read(tmp_path: Path) -> None:
     case = biped(tmp_path, **with_action(raw_clip=[-10.0, 9.0]))
     with pytest.raises(MissingFieldsError, match=r"last_action\.stage"):
