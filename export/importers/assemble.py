@@ -6,13 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from export.importers.blocks import (
-    Filled,
-    check_commands,
-    fill_actions,
-    fill_commands,
-    fill_observation,
-)
+from export.importers.actions import fill_actions
+from export.importers.blocks import Filled, check_commands, fill_commands, fill_observation
 from export.importers.graph import Graph, Reference, choose_output
 from export.importers.model import ModelFacts
 from export.importers.provenance import field_sources

@@ -80,7 +80,10 @@ class Foreign:
         if len(found) == 1:
             return found[0]
         if found:
-            raise BadInput(f"several networks: {shorten([str(p) for p in found])}; give one")
+            raise BadInput(
+                f"several networks: {shorten([str(p) for p in found])}; give one; of two that run "
+                "one after the other (an encoder and an actor), make one first"
+            )
         hint = f" ('{named}')" if named else ""
         raise BadInput(f"no network among the files: give the {' or '.join(NETWORKS)} file{hint}")
 
