@@ -12,7 +12,7 @@ from typing import Any
 
 from export.importers.foreign import Foreign
 from export.importers.graph import Graph
-from export.importers.reading import as_number, shorten, show
+from export.importers.reading import Table, as_number, shorten, show
 from export.importers.sheet import Sheet
 from export.importers.shorthand import term
 from robot_runtime.errors import BadInput
@@ -33,6 +33,12 @@ TERMS = {
 """What mjlab calls a term, and what it is computed from; ``joint_pos`` is relative there."""
 
 _CODE = "the stack's environments"
+_KEYS = (
+    "run_path joint_names joint_stiffness joint_damping default_joint_pos action_scale "
+    "command_names observation_names observation_terms_scale observation_terms_clip "
+    "observation_terms_history_length observation_terms_flatten_history_dim "
+    "observation_history_lengths observation_dims anchor_body_name body_names"
+)
 
 
 def read(foreign: Foreign, sheet: Sheet) -> Graph:
@@ -79,6 +85,7 @@ def state_joints(sheet: Sheet, graph: Graph) -> None:
     Raises:
         BadInput: One is missing, or has another length than the names.
     """
+    sheet.unread(Table(f"{graph.name} metadata", dict(graph.metadata)), _KEYS)
     names = texts(graph, "joint_names")
     where = f"{graph.name} joint_names"
     sheet.state("joints.names", names, "file", where)

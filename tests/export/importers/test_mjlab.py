@@ -163,3 +163,11 @@ def test_histories_under_the_name_of_another_exporter(tmp_path: Path) -> None:
     )
     plain = mjlab_case(tmp_path / "b")
     assert case.run().policy.contract.observation == plain.run().policy.contract.observation
+
+
+def test_metadata_that_a_fork_adds_are_said(tmp_path: Path) -> None:
+    notes = mjlab_case(tmp_path, action_delay="1").run().notes
+    assert any(
+        "metadata: not read, as the stack has no such keys: action_delay" in n for n in notes
+    )
+    assert not any("no such keys" in n for n in mjlab_case(tmp_path).run().notes)
