@@ -132,6 +132,7 @@ def _segments(report: Report) -> str:
         "worst run",
         "rms [m/s]",
         "rms [rad/s]",
+        "drift [m]",
         "runs",
     )
     rows = [_segment_row(s, report.thresholds) for s in report.verdict.segments]
@@ -139,9 +140,10 @@ def _segments(report: Report) -> str:
     note = (
         '<p class="soft">Forward, sideways and turning velocity: means after the first second of '
         "each segment, in the heading frame of the base, over all runs that came through. "
+        "Drift: from the first place to the last. "
         f"Limits: {limits}.</p>"
     )
-    return _table(head, rows, numbers=range(3, 10)) + note
+    return _table(head, rows, numbers=range(3, 11)) + note
 
 
 def _segment_row(segment: SegmentSummary, thresholds: Thresholds) -> list[str]:
@@ -157,6 +159,7 @@ def _segment_row(segment: SegmentSummary, thresholds: Thresholds) -> list[str]:
         f"{segment.worst_ang_vel_error:.3f}",
         f"{segment.lin_vel_rmse:.3f}",
         f"{segment.ang_vel_rmse:.3f}",
+        f"{segment.drift:.3f}",
         str(segment.runs),
     ]
 

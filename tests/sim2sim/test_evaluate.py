@@ -12,6 +12,7 @@ import pytest
 
 from robot_runtime.policy.file import open_policy
 from sim2sim.evaluate import Job, RunResult, run_scenario, run_scenarios
+from sim2sim.metrics import TRANSIENT, summarize_segments
 from sim2sim.model import SimModel, build_model, find_model
 from sim2sim.probe import Truth
 from sim2sim.scenarios import Scenario, Segment, disturbed_scenario, nominal_scenario
@@ -124,3 +125,30 @@ def test_an_interrupt_between_two_results_ends_the_processes(still_policy: Path)
     # The traceback still holds the frames, and with them whatever only garbage collection ends.
     assert caught.tb is not None
     assert multiprocessing.active_children() == []
+
+
+def test_a_robot_that_drifts_at_zero_command_shows_it(still_policy: Path) -> None:
+    """It slides down a slippery plane: by a t^2 / 2, whatever its legs do."""
+    policy, sim = open_policy(still_policy), _sim(still_policy)
+    friction, pull = 0.05, 0.9
+    # The pull is the part of gravity along the plane.
+    sim.mj.geom_friction[:, 0] = friction
+    sim.mj.opt.gravity[0] = pull
+    acceleration = pull + friction * sim.mj.opt.gravity[2]
+    runs = []
+    for duration in (2.0, 3.0):
+        segments = (Segment(name="stop", duration=duration, command=(0.0, 0.0, 0.0)),)
+        scenario = Scenario(
+            kind="command", seed=0, index=0, segments=segments, start=None, disturbance=None
+        )
+        result = run_scenario(policy, sim, scenario)
+        assert result.failure == ""
+        (segment,) = result.metrics.segments
+        # Judged after the first second. While it lands there is less weight on its feet, and less
+        # friction: it is a few hundredths of a metre per second faster.
+        expected = 0.5 * acceleration * (duration**2 - TRANSIENT**2)
+        assert segment.drift == pytest.approx(expected, rel=0.1)
+        assert segment.lin_vel_error == pytest.approx(expected / (duration - TRANSIENT), rel=0.1)
+        runs.append(result.metrics)
+    (summary,) = summarize_segments(runs)
+    assert summary.drift == pytest.approx(np.mean([run.segments[0].drift for run in runs]))
