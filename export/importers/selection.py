@@ -255,15 +255,25 @@ def _frames(lengths: list[int], layout: str, order: str) -> Iterable[tuple[int, 
 
 
 def _gather(model: onnx.ModelProto, name: str, places: NDArray[np.int64], size: int) -> None:
-    """Let the graph take all of an input, and its nodes the chosen part."""
-    chosen, at = f"{name}_chosen", f"{name}_places"
+    """Let the graph take all of an input, and its nodes the chosen part in the input's shape."""
+    chosen, at, flat = f"{name}_chosen", f"{name}_places", f"{name}_flat"
     _rename(model.graph, name, chosen)
-    for tensor in model.graph.input:
-        if tensor.name == name:
-            tensor.type.tensor_type.shape.dim[-1].dim_value = size
+    (tensor,) = [tensor for tensor in model.graph.input if tensor.name == name]
+    shape = tensor.type.tensor_type.shape
+    nodes = [helper.make_node("Gather", [name, at], [chosen], axis=-1)]
+    if len(shape.dim) > 2:
+        sizes = np.array([axis.dim_value or 1 for axis in shape.dim], np.int64)
+        nodes[0].output[0] = flat
+        nodes.append(helper.make_node("Reshape", [flat, f"{name}_shape"], [chosen]))
+        model.graph.initializer.append(numpy_helper.from_array(sizes, f"{name}_shape"))
+        del shape.dim[:]
+        shape.dim.add().dim_value = 1
+        shape.dim.add()
+    shape.dim[-1].ClearField("dim_param")
+    shape.dim[-1].dim_value = size
     model.graph.initializer.append(numpy_helper.from_array(places, at))
-    node = helper.make_node("Gather", [name, at], [chosen], axis=-1)
-    model.graph.node.insert(0, node)
+    for node in reversed(nodes):
+        model.graph.node.insert(0, node)
 
 
 def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:

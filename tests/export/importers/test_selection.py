@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from export.importers.sheet import MissingFieldsError
 from robot_runtime.errors import BadInput
 from tests.export.importers.test_custom import BODY, COMMON, POSE, History, custom, euler, run
-from tests.helpers.foreign import LEGS, Network, Step, record
+from tests.helpers.foreign import LEGS, Network, Step, record, tensor
 
 
 def recorded(case: Any, observe: Any, dim: int, rows: int = 16) -> Any:
@@ -132,6 +133,33 @@ def test_the_choice_is_made_inside_the_written_graph(tmp_path: Path) -> None:
     (gather,) = [node for node in model.graph.node if node.op_type == "Gather"]
     (places,) = [t for t in model.graph.initializer if t.name == gather.input[1]]
     assert onnx.numpy_helper.to_array(places).tolist() == [2, 0, 3, 4, 5]
+
+
+def test_a_network_that_takes_frames_as_an_axis(tmp_path: Path) -> None:
+    """An input of 1 x frames x features is chosen from before it is folded."""
+    text = f"""{COMMON}
+{ACTION}
+observation:
+  terms: [base_ang_vel: {{components: [2]}}, command]
+  history: {{length: 3, layout: frame_major, order: oldest_first, fill: first}}
+"""
+    case = custom(tmp_path, text, 12)
+    network = Network(inputs={"obs": 12}, actions=4)
+    model = network.proto()
+    (obs,) = model.graph.input
+    obs.CopyFrom(tensor("obs", [1, 3, 4]))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 12]), "row"))
+    model.graph.node[0].CopyFrom(helper.make_node("Reshape", ["obs", "row"], ["x"]))
+    (tmp_path / "policy.onnx").write_bytes(model.SerializeToString())
+    history = History(3, first=True)
+
+    def observe(step: Step) -> Any:
+        frames = history.push({"rate": step.gyro[2], "cmd": step.cmd})
+        return np.concatenate([f[name] for f in frames for name in f])
+
+    replayed = recorded(case, observe, 12).replayed
+    assert replayed.report.observation < 1e-6
+    assert replayed.report.action < 1e-5
 
 
 def test_a_wrong_component_does_not_reproduce_the_record(tmp_path: Path) -> None:
