@@ -11,6 +11,7 @@ joint.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from export.importers.foreign import Foreign
@@ -76,10 +77,12 @@ def find_files(foreign: Foreign, sheet: Sheet) -> SarFiles:
     """
     policies: dict[str, Table] = {}
     bases: dict[str, Table] = {}
+    paths: dict[str, Path] = {}
     for path, table in foreign.tables().items():
         for key in table:
             section = Table(f"{path.parent.name}/{path.name}", table.table(key).data)
             (policies if "model_name" in section or "/" in key else bases)[key] = section
+            paths[key] = path
     wanted = sheet.get("name")
     if wanted in policies:
         policies = {wanted: policies[wanted]}
@@ -96,7 +99,11 @@ def find_files(foreign: Foreign, sheet: Sheet) -> SarFiles:
     if base is None and bases:
         raise BadInput(f"rl_sar: base.yaml is of '{next(iter(bases))}', the policy of '{name}'")
     if base is None and not {"dt", "decimation"} <= policy.data.keys():
-        raise BadInput(f"rl_sar: the base.yaml of '{robot}' is missing: give it too")
+        # The stack keeps it in the robot's folder, above those that the policy's name lists.
+        folders = paths[name].resolve().parents[: len(name.split("/"))]
+        near = [folder / "base.yaml" for folder in folders if (folder / "base.yaml").is_file()]
+        hint = f": give it too{f' ({near[0]})' if near else ''}"
+        raise BadInput(f"rl_sar: the base.yaml of '{robot}' is missing{hint}")
     found = SarFiles(base=base or Table(policy.name, {}), policy=policy, name=name)
     return SarFiles(base=_by_joint(found.base), policy=_by_joint(policy), name=name)
 

@@ -266,6 +266,16 @@ def test_a_policy_among_others_has_the_network_beside_it(tmp_path: Path) -> None
     np.testing.assert_allclose(action, network(obs), atol=1e-6)
 
 
+def test_a_robots_file_that_was_not_given_is_pointed_to(tmp_path: Path) -> None:
+    case = old_case(tmp_path, dt=None, decimation=None)
+    policy = {key: value for key, value in OLD.items() if key not in ("dt", "decimation")}
+    case.write("models/old/config.yaml", yaml.safe_dump({"biped2/old": policy}))
+    base = case.write("models/base.yaml", yaml.safe_dump({"biped2": {"dt": 0.01}}))
+    case.files.remove(base)
+    with pytest.raises(BadInput, match=rf"base.yaml of 'biped2' is missing: .* \({base}\)"):
+        case.run()
+
+
 def run_onnx_bytes(model: bytes, obs: Any) -> Any:
     session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
     return session.run(None, {"obs": obs[None].astype(np.float32)})[0]
