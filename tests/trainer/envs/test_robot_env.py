@@ -92,9 +92,8 @@ def test_a_row_does_not_notice_how_many_others_there_are() -> None:
         torch.testing.assert_close(a.obs["critic"][:4], b.obs["critic"], rtol=1e-6, atol=1e-6)
 
 
-def test_resume_continues_bit_for_bit() -> None:
-    """With history, delays and episodes under way, in a new environment."""
-    base = _config()
+def _with_history(config: RobotEnvConfig) -> RobotEnvConfig:
+    """Three frames, every other step."""
     history = HistorySpec(
         length=3,
         layout="term_major",
@@ -103,10 +102,16 @@ def test_resume_continues_bit_for_bit() -> None:
         includes_current=True,
         stride=2,
     )
-    block = dataclasses.replace(base.contract.observation[0], history=history)
+    block = dataclasses.replace(config.contract.observation[0], history=history)
+    contract = dataclasses.replace(config.contract, observation=(block,))
+    return dataclasses.replace(config, contract=contract)
+
+
+def test_resume_continues_bit_for_bit() -> None:
+    """With history, delays and episodes under way, in a new environment."""
+    base = _with_history(_config())
     contract = dataclasses.replace(
         base.contract,
-        observation=(block,),
         actuator=dataclasses.replace(base.contract.actuator, delay=0.01, target_filter=0.7),
         action=dataclasses.replace(base.contract.action, filter=0.8),
     )
@@ -295,9 +300,13 @@ def test_huge_action_is_bounded_and_observed_as_applied() -> None:
     assert abs(float(result.log["reward/action_rate"])) <= 0.01 * 12 * bound[0] ** 2
 
 
-def test_broken_physics_is_quarantined_and_counted() -> None:
-    env = _env(4)
+@pytest.mark.parametrize("change", [lambda config: config, _with_history], ids=["task", "history"])
+def test_broken_physics_is_quarantined_and_counted(
+    change: Callable[[RobotEnvConfig], RobotEnvConfig],
+) -> None:
+    env = _env(4, change(_config()))
     env.reset()
+    env.step(torch.zeros(4, 12))
     broken = dataclasses.replace(env.physics.read(), joint_pos=torch.full((4, 12), torch.nan))
     env.physics.place_rows(
         np.array([2]),
@@ -309,8 +318,11 @@ def test_broken_physics_is_quarantined_and_counted() -> None:
     assert float(result.log["nonfinite/state"]) == 1.0
     assert result.terminated[2]
     assert float(result.reward[2]) == 0.0
-    for group in (result.obs, result.final_obs or {}):
-        assert all(torch.isfinite(v).all() for v in group.values())
+    assert result.final_obs is not None
+    for name, seen in result.obs.items():
+        assert torch.isfinite(seen).all()
+        # What it saw last is worth nothing; the others have not ended.
+        assert torch.equal(result.final_obs[name], seen)
     assert all(torch.isfinite(v) for v in result.log.values())
     assert float(env.step(torch.zeros(4, 12)).log["nonfinite/state"]) == 0.0
 
