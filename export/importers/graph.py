@@ -112,6 +112,7 @@ def make_graph(model: onnx.ModelProto, name: str, metadata: dict[str, str]) -> G
     carried = {state.input for state in states}, {state.output for state in states}
     if len(inputs) == len(carried[0]) or len(outputs) == len(carried[1]):
         raise BadInput(f"{name}: the graph has no observation to take, or no action to give")
+    _check_one_action({k: s for k, s in outputs.items() if k not in carried[1]}, name)
     anonymous(model)
     data = model.SerializeToString(deterministic=True)
     return Graph(
@@ -124,6 +125,17 @@ def make_graph(model: onnx.ModelProto, name: str, metadata: dict[str, str]) -> G
         metadata=metadata,
         reference=lambda output: OnnxReference(data, output, states),
     )
+
+
+def _check_one_action(outputs: dict[str, tuple[int, ...]], name: str) -> None:
+    """Refuse an action output that holds several actions."""
+    for key, shape in outputs.items():
+        is_action = len(outputs) == 1 or key in _OUTPUTS
+        if is_action and math.prod(shape[:-1]) > 1:
+            raise BadInput(
+                f"{name}: output '{key}' has the shape {list(shape)}, several actions at once (a "
+                "batch, or the steps of a plan): export the network for one"
+            )
 
 
 def choose_output(graph: Graph, wanted: str | None) -> str:

@@ -71,6 +71,13 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     if not targets:
         kinds = [str(t.data.get("kind")) for t in outputs.values()]
         raise BadInput(f"{entry.name}: no joint target among the outputs' kinds {shorten(kinds)}")
+    for target in targets.values():
+        axes = target.data.get("element_names")
+        if is_list(axes) and _TEMPORAL in axes:
+            raise BadInput(
+                f"{target.name}: gives the targets of several steps at once: only one per step can "
+                "be imported"
+            )
     joints = _joints(sheet, inputs, targets, foreign)
     _state_gains(sheet, model, outputs, joints)
     _state_action(sheet, targets)

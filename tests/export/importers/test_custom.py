@@ -572,6 +572,17 @@ def test_what_is_wrong_in_a_contract_is_said_by_name(
     assert not (tmp_path / "out.onnx").exists()
 
 
+def test_a_network_for_a_batch_of_robots_is_refused(tmp_path: Path) -> None:
+    action = "action: {scale: 0.25, offset: default_pos}"
+    case = custom(tmp_path, f"{COMMON}\n{action}\nobservation: [command]", 3)
+    model = Network(inputs={"obs": 3}, actions=4).proto()
+    for declared in (*model.graph.input, *model.graph.output):
+        declared.type.tensor_type.shape.dim[0].dim_value = 8
+    (tmp_path / "policy.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(BadInput, match=r"output 'actions' has the shape \[8, 4\], several actions"):
+        run(case)
+
+
 def test_lengths_that_do_not_fit_show_a_table(tmp_path: Path) -> None:
     text = f"{COMMON}\naction: {{scale: 0.5, offset: 0}}\nobservation: [command, joint_pos_rel]"
     with pytest.raises(

@@ -232,6 +232,10 @@ def first(content: Any, key: str, **fields: Any) -> None:
             "is not the model that walk.yaml was written for",
         ),
         (lambda c: first(c, "outputs", kind="target/body/position"), "no joint target among"),
+        (
+            lambda c: first(c, "outputs", element_names=["__temporal_axis__", list(ORDER)]),
+            "targets of several steps at once",
+        ),
         (lambda c: first(c, "inputs", element_names="abc"), "element_names: expected names"),
         (lambda c: first(c, "inputs", kind="state/wrench"), r"observation.joint_pos.source"),
         (lambda c: c["pipeline"].update(feedback_flow=3), "expected edges, found 3"),
