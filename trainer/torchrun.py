@@ -65,8 +65,11 @@ def joined(device: str) -> Generator[Peers]:
     try:
         yield peers
     except BaseException as error:
-        code = _told(error, peers)
-        watch.fail()
+        try:
+            code = _told(error, peers)
+        finally:
+            # Also where there is nobody to say it to, or no room.
+            watch.fail()
         raise SystemExit(code) from error
     watch.close()
     # Nobody leaves while another one still works: it would be taken for a failure.
@@ -151,9 +154,11 @@ class Watch:
 
 def _end(line: str) -> NoReturn:
     """Leave at once: the main thread may be where no exception reaches it."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
-    os._exit(ExitCode.FAILED)
+    try:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+    finally:
+        os._exit(ExitCode.FAILED)
 
 
 def _told(error: BaseException, peers: Peers) -> int:

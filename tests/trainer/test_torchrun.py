@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -30,3 +33,14 @@ def test_a_store_that_does_not_answer_holds_nobody(monkeypatch: pytest.MonkeyPat
     watch.fail()
     assert told == []
     answer.set()
+
+
+def test_a_process_without_standard_error_ends_all_the_same() -> None:
+    script = (
+        "import sys, threading, time; from trainer.torchrun import _end; sys.stderr = None; "
+        "threading.Thread(target=_end, args=('x',)).start(); time.sleep(100.0); sys.exit(7)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=Path(__file__).parents[2], timeout=200, check=False
+    )
+    assert done.returncode == 1
