@@ -16,6 +16,11 @@ TOLERANCE = 2e-6
 """Largest accepted difference of an action, times max(1, largest action): the export gate's, which
 is not imported because an import of ONNX needs no torch."""
 
+ROUNDING = 4.0
+"""How many times what one unit in the last place of its observation makes of an action two runtimes
+may differ in it: of networks with some hundred inputs and units they do by up to twice that. It
+counts where outputs are squashed, so that their size does not tell how finely they depend."""
+
 OUTLIER_SIGMA = 50.0
 """Deviations of a far observation, as in the export gate."""
 
@@ -31,7 +36,8 @@ class ImportGate:
 
     Attributes:
         tolerance: Largest accepted difference in any group of observations (ordinary, far out,
-            recorded): `TOLERANCE` times max(1, the group's largest action).
+            recorded): `TOLERANCE` times max(1, the group's largest action), or `ROUNDING` of its
+            observations where that is more.
         largest_action: Largest absolute action of the foreign network.
         steps: Observations compared, in runs that begin with a reset.
         recorded: Recorded observations among them.
@@ -54,6 +60,8 @@ def run_import_gate(
     network: OnnxNetwork,
     observation_dim: int,
     recorded: NDArray[np.float32],
+    *,
+    memory: bool = True,
 ) -> ImportGate:
     """Compare the network that is written with the one that came.
 
@@ -65,6 +73,8 @@ def run_import_gate(
         network: Ours, as the robot runs it.
         observation_dim: Length of an observation.
         recorded: Observations of a record in order, shape ``(n, observation_dim)``, ``n`` may be 0.
+        memory: Whether the network has a state; of one without the rounding of its observations is
+            measured.
 
     Raises:
         GateFailed: They act differently, or the foreign network gives no finite number.
@@ -79,12 +89,16 @@ def run_import_gate(
     group = np.concatenate([far.astype(int), np.full(len(recorded), 2)])
     wanted: list[NDArray[np.float32]] = []
     found: list[NDArray[np.float32]] = []
+    blurred: list[NDArray[np.float32]] = []
+    signs = np.array([-1.0, 1.0], np.float32)
     for run in runs:
         reference.reset()
         network.reset()
         for obs in run:
             wanted.append(reference.step(obs))
             found.append(network(obs))
+            unit = obs * np.finfo(np.float32).eps * rng.choice(signs, size=obs.shape)
+            blurred.append(found[-1] if memory else network(obs + unit))
     expected, ours = np.stack(wanted).astype(np.float64), np.stack(found)
     if expected.shape != ours.shape:
         raise GateFailed(
@@ -93,8 +107,9 @@ def run_import_gate(
     if not np.isfinite(expected).all():
         raise GateFailed("the foreign network gives numbers that are not finite")
     error = np.abs(expected - ours).max(axis=1)
+    blur = np.abs(np.stack(blurred) - ours).max(axis=1)
     # What a network does far out must not loosen what is accepted near by.
-    accepted = [_check_group(name, expected[group == i], error[group == i])
+    accepted = [_check_group(name, expected[group == i], error[group == i], blur[group == i])
                 for i, name in enumerate(_GROUPS) if (group == i).any()]  # fmt: skip
     return ImportGate(
         tolerance=max(accepted),
@@ -105,15 +120,22 @@ def run_import_gate(
     )
 
 
-def _check_group(name: str, expected: NDArray[np.float64], error: NDArray[np.float64]) -> float:
+def _check_group(
+    name: str,
+    expected: NDArray[np.float64],
+    error: NDArray[np.float64],
+    blur: NDArray[np.float32],
+) -> float:
     """Refuse a group's errors, shape ``(n,)``, above its tolerance, which is given back."""
     largest = float(np.abs(expected).max())
-    tolerance = TOLERANCE * max(1.0, largest)
+    tolerance, rounding = TOLERANCE * max(1.0, largest), ROUNDING * float(blur.max())
+    why = f"{TOLERANCE:g} x max(1, largest action {largest:.3g})"
+    if rounding > tolerance:
+        tolerance, why = rounding, f"{ROUNDING:g} x what the last digit of an observation makes"
     # Not "error > tolerance": a NaN must not pass.
     if not error.max() <= tolerance:
         raise GateFailed(
             f"foreign network and ours differ by {error.max():.3g} on {name} observations, "
-            f"accepted is {tolerance:.3g} ({TOLERANCE:g} x max(1, largest action {largest:.3g})); "
-            "nothing was written"
+            f"accepted is {tolerance:.3g} ({why}); nothing was written"
         )
     return tolerance

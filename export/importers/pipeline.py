@@ -221,14 +221,14 @@ def _gate(
     if record is not None and record.arrays["obs"].shape[1] == dim:
         recorded = record.arrays["obs"][: record.rows].astype(np.float32)
     reference = graph.reference(contract.network.output)
-    return run_import_gate(reference, network, dim, recorded)
+    return run_import_gate(reference, network, dim, recorded, memory=bool(graph.states))
 
 
 def _observer(graph: Graph) -> OnnxReference | None:
     """The graph up to the observation of the foreign network, where that is not the contract's."""
     if graph.observed is None:
         return None
-    return OnnxReference(graph.model, graph.observed, graph.states)
+    return OnnxReference(graph.model, (graph.observed,), graph.states)
 
 
 def joined(recorded: GoldenTrace, synthesized: GoldenTrace) -> GoldenTrace:

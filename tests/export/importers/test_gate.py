@@ -89,6 +89,48 @@ def test_large_actions_far_out_do_not_loosen_what_is_accepted_near_by() -> None:
         run_import_gate(Line(near=1e-4), exact, 2, NONE[:, :2])
 
 
+class Squashed:
+    """Bounded outputs of three layers, summed forwards or backwards: equal but for rounding."""
+
+    def __init__(self, *, backwards: bool = False, off: float = 0.0) -> None:
+        rng = np.random.default_rng(0)
+        sizes = ((45, 256), (256, 128), (128, 12))
+        self.layers = [(rng.normal(size=s) / np.sqrt(3 * s[0])).astype(np.float32) for s in sizes]
+        self.turn = slice(None, None, -1 if backwards else 1)
+        self.off = np.float32(off)
+
+    def reset(self) -> None:
+        pass
+
+    def __call__(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        value = obs
+        for matrix in self.layers:
+            value = np.add.reduce((value[:, None] * matrix)[self.turn], axis=0)
+        return np.tanh(value + self.off)
+
+    step = __call__
+
+
+def test_squashed_outputs_may_differ_by_the_rounding_of_observations_far_out() -> None:
+    ours: Any = Squashed()
+    report = run_import_gate(Squashed(backwards=True), ours, 45, NONE, memory=False)
+    # The size of the outputs alone would refuse it.
+    assert gate.TOLERANCE < report.error <= report.tolerance < 1e-4
+    with pytest.raises(GateFailed, match=r"on far observations, accepted is 2e-06 \(2e-06 x max"):
+        run_import_gate(Squashed(backwards=True), ours, 45, NONE)
+    with pytest.raises(GateFailed, match=r"on ordinary observations"):
+        run_import_gate(Squashed(off=3e-5), ours, 45, NONE, memory=False)
+    with pytest.raises(GateFailed, match=r"4 x what the last digit of an observation makes"):
+        run_import_gate(Far(), ours, 45, NONE, memory=False)
+
+
+class Far(Squashed):
+    """Off by a part in a thousand on far observations alone, as where a clip was lost."""
+
+    def step(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        return self(obs * np.float32(0.999 if np.abs(obs).max() > 20.0 else 1.0))
+
+
 def test_both_gates_ask_for_the_same() -> None:
     assert gate.TOLERANCE == parity.TOLERANCE
     assert gate.OUTLIER_SIGMA == parity.OUTLIER_SIGMA
