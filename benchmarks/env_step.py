@@ -6,10 +6,12 @@
 
 All contestants run the same robot, task, randomization and actions (a scripted trot that falls now
 and then, as a policy in training does), in turns, in one process and on one thread each, so that
-another program on the machine slows all of them. Figures are CPU microseconds per control step of
-one robot, the least of the rounds. `raw` is `mujoco.batch.Batch` stepping the same model with the
-same targets and nothing else. The opponent is `tests/helpers/plain_quadruped.py` in
-`gymnasium.vector`; the tests hold that it gives the same observations and rewards.
+another program on the machine slows all of them, though not alike: what is not physics, most at few
+robots, suffers more from caches that others fill, so the gates are for a quiet machine. Figures are
+CPU microseconds per control step of one robot, the least of the rounds. `raw` is
+`mujoco.batch.Batch` stepping the same model with the same targets and nothing else. The opponent is
+`tests/helpers/plain_quadruped.py` in `gymnasium.vector`; the tests hold that it gives the same
+observations and rewards.
 """
 
 from __future__ import annotations
