@@ -15,7 +15,7 @@ from typing import Any
 import onnx
 
 from export.importers.foreign import Foreign
-from export.importers.graph import Graph, Reference, make_graph, read_onnx
+from export.importers.graph import Graph, Reference, make_graph, original_of, read_onnx
 from export.importers.mjlab import TERMS, numbers, per_term, state_joints, texts
 from export.importers.motion_graph import (
     OBSERVATION,
@@ -58,7 +58,10 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     names = texts(plain, "observation_names")
     sheet.state("motion.delay", 0, "default", "the motion's frame of the same step")
     place = bodies.index(anchor)
-    return read_motion(foreign, sheet, plain, model, names, anchor=(anchor, place), sources=TERMS)
+    return read_motion(
+        foreign, sheet, plain, model, names,
+        original=original_of(path), anchor=(anchor, place), sources=TERMS,
+    )  # fmt: skip
 
 
 def _bodies(sheet: Sheet, plain: Graph) -> tuple[str, list[str]]:
@@ -116,6 +119,7 @@ def read_motion(
     model: onnx.ModelProto,
     names: list[str],
     *,
+    original: bytes | str,
     anchor: tuple[str, int],
     sources: Mapping[str, str],
 ) -> Graph:
@@ -127,6 +131,7 @@ def read_motion(
         plain: The file, see `motion_file`.
         model: Its graph.
         names: Its observation terms in order.
+        original: The file as it came, see `original_of`.
         anchor: The body that the motion is compared at, and its place among the motion's bodies.
         sources: What a term that is no motion's is computed from, by its name.
 
@@ -142,7 +147,6 @@ def read_motion(
     parts, terms = _parts(sheet, plain, names, sources)
     layout, measured = _layout(foreign, sheet, plain, outputs, anchor, parts)
     _check_length(plain, layout, dim, names, len(sheet.get("joints.names")))
-    original = model.SerializeToString()
     graph = make_graph(compose(model, obs, layout), plain.name, plain.metadata)
     where = f"{plain.name} observation terms, motion terms inside"
     sheet.state("observation", [*measured, *terms], "file", where)

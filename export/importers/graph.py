@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -101,11 +101,31 @@ def open_onnx(path: Path) -> Graph:
     """
     model = read_onnx(path)
     metadata = {prop.key: prop.value for prop in model.metadata_props}
-    return make_graph(model, path.name, metadata)
+    graph, original = make_graph(model, path.name, metadata), original_of(path)
+
+    def reference(output: str) -> Reference:
+        return OnnxReference(original, (output,), graph.states)
+
+    return replace(graph, reference=reference)
+
+
+def original_of(path: Path) -> bytes | str:
+    """Return what onnxruntime takes to run a file as it came, for a file that `read_onnx` takes.
+
+    An import is compared with the user's own file and not with our copy of it, so that what we do
+    to the copy, weights brought in from beside it say, is compared too.
+
+    Returns:
+        The bytes of the file; its path where weights lie beside it, which onnxruntime then reads.
+    """
+    data = read_bytes(path)
+    weights = onnx.load_model_from_string(data).graph.initializer
+    beside = any(one.data_location == onnx.TensorProto.EXTERNAL for one in weights)
+    return str(path) if beside else data
 
 
 def make_graph(model: onnx.ModelProto, name: str, metadata: dict[str, str]) -> Graph:
-    """Take a checked ONNX model apart; see `open_onnx`."""
+    """Take a checked ONNX model apart; see `open_onnx`. The reference is what is given here."""
     inputs = {tensor.name: _shape(tensor, "input") for tensor in graph_inputs(model)}
     outputs = {tensor.name: _shape(tensor, "output") for tensor in model.graph.output}
     states = _states(inputs, outputs)
@@ -123,7 +143,7 @@ def make_graph(model: onnx.ModelProto, name: str, metadata: dict[str, str]) -> G
         states=states,
         normalized=_normalized(model, carried[0]),
         metadata=metadata,
-        reference=lambda output: OnnxReference(data, output, states),
+        reference=lambda output: OnnxReference(data, (output,), states),
     )
 
 
@@ -167,12 +187,14 @@ def choose_output(graph: Graph, wanted: str | None) -> str:
 class OnnxReference:
     """A foreign model in onnxruntime with its default options, fed by name."""
 
-    def __init__(self, model: bytes, output: str, states: tuple[RecurrentState, ...]) -> None:
+    def __init__(
+        self, model: bytes | str, outputs: Sequence[str], states: tuple[RecurrentState, ...]
+    ) -> None:
         """Load it.
 
         Args:
-            model: The model.
-            output: The output that holds the action.
+            model: The model, or its path.
+            outputs: The outputs that make up the action, one after the other.
             states: Its recurrent state, zero at the start.
 
         Raises:
@@ -184,7 +206,7 @@ class OnnxReference:
             self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise BadInput(f"onnxruntime cannot load the graph: {one_line(error)}") from None
-        self._output = output
+        self._outputs = list(outputs)
         self._states = states
         self._carried = {state.input: np.zeros(state.shape, np.float32) for state in states}
         self._observed = {
@@ -209,13 +231,14 @@ class OnnxReference:
             feed[name] = np.reshape(obs[start:stop], (*sizes, last))
             start = stop
         try:
-            wanted = [self._output, *(state.output for state in self._states)]
-            action, *following = self._session.run(wanted, feed)
+            wanted = [*self._outputs, *(state.output for state in self._states)]
+            found = self._session.run(wanted, feed)
         except Exception as error:
             raise BadInput(f"the graph does not run: {one_line(error)}") from None
+        action, following = found[: len(self._outputs)], found[len(self._outputs) :]
         for state, value in zip(self._states, following, strict=True):
             self._carried[state.input][:] = value
-        return np.ravel(np.asarray(action, np.float32))
+        return np.concatenate([np.ravel(np.asarray(part, np.float32)) for part in action])
 
 
 def graph_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from export.importers.beyondmimic import motion_file, read_motion
 from export.importers.foreign import Foreign
-from export.importers.graph import Graph, read_onnx
+from export.importers.graph import Graph, original_of, read_onnx
 from export.importers.reading import Table, as_number, is_dict, is_list, parse_json, shorten, show
 from export.importers.sheet import Sheet
 from export.importers.shorthand import term
@@ -99,7 +99,10 @@ def _read_tracking(foreign: Foreign, sheet: Sheet, config: Table, task: Table, p
     sheet.state("observation.actions.stage", "applied", "default", f"{_RUNTIME} keeps the clipped")
     sources = {name: source for name, (source, _) in _SOURCES.items()}
     # The graph gives the pose of this body alone.
-    return read_motion(foreign, sheet, plain, model, terms, anchor=(anchor, 0), sources=sources)
+    return read_motion(
+        foreign, sheet, plain, model, terms,
+        original=original_of(path), anchor=(anchor, 0), sources=sources,
+    )  # fmt: skip
 
 
 def _tracking_terms(config: Table) -> list[str]:

@@ -20,7 +20,7 @@ import onnxruntime as ort
 from onnx import helper
 
 from export.importers.foreign import Foreign
-from export.importers.graph import Graph, OnnxReference, make_graph, read_onnx
+from export.importers.graph import Graph, OnnxReference, make_graph, original_of, read_onnx
 from export.importers.reading import Table, is_dict, is_list, one_line, read_bytes, shorten, show
 from export.importers.sheet import Sheet
 from export.importers.shorthand import term
@@ -61,7 +61,8 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     path = next(p for p, found in foreign.tables().items() if found.name == table.name)
     node, entry = _node(table)
     pipeline = table.table("pipeline")
-    model = read_onnx(_model_path(foreign, entry, path))
+    file = _model_path(foreign, entry, path)
+    model, original = read_onnx(file), original_of(file)
     states = _states(pipeline, node, model, path)
     inputs = _descriptions(entry, "inputs")
     outputs = _descriptions(entry, "outputs")
@@ -97,7 +98,7 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
         states=states,
         normalized=graph.normalized,
         metadata={},
-        reference=lambda output: OnnxReference(graph.model, output, states),
+        reference=lambda _: OnnxReference(original, list(targets), states),
     )
 
 

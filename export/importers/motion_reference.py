@@ -19,7 +19,7 @@ from robot_runtime.errors import BadInput
 class MotionReference:
     """The foreign graph run as its own runtime runs it, with the terms computed in NumPy."""
 
-    def __init__(self, model: bytes, obs: str, output: str, layout: MotionLayout) -> None:
+    def __init__(self, model: bytes | str, obs: str, output: str, layout: MotionLayout) -> None:
         """Load the foreign graph."""
         options = ort.SessionOptions()
         options.log_severity_level = 4

@@ -116,7 +116,7 @@ def test_every_step_of_a_run_is_the_same(module: nn.Module, states: list[str]) -
     graph = convert(script, "policy.pt", 7)
     assert [state.input for state in graph.states] == states
     assert graph.normalized == isinstance(module, Plain)
-    ours = OnnxReference(graph.model, "actions", graph.states)
+    ours = OnnxReference(graph.model, ("actions",), graph.states)
     theirs = graph.reference("actions")
     rng = np.random.default_rng(0)
     for _ in range(2):
@@ -249,7 +249,7 @@ def test_a_traced_convolution(tmp_path: Path) -> None:
     path = tmp_path / "conv.pt"
     torch.jit.save(torch.jit.trace(module, torch.zeros(1, 7)), str(path))
     graph = open_torchscript(path, 7, allowed=True)
-    ours = OnnxReference(graph.model, "actions", graph.states)
+    ours = OnnxReference(graph.model, ("actions",), graph.states)
     obs = np.linspace(-1.0, 1.0, 7, dtype=np.float32)
     with torch.no_grad():
         wanted = module(torch.from_numpy(obs[None])).numpy()[0]
