@@ -313,7 +313,7 @@ def test_tasks_of_gymnasium_are_found_by_name() -> None:
     obs = env.reset()["policy"]
     oracle, _ = gymnasium.make("Pendulum-v1").reset(seed=4)
     np.testing.assert_allclose(obs[1].numpy(), oracle, rtol=1e-6)
-    with pytest.raises(BadInput, match=r"cannot make 'Pendulum-v1' .*gravity"):
+    with pytest.raises(BadInput, match=r"'Pendulum-v1' has no argument 'gravity'; .*\bg\b"):
         recipe_of(find_task("gym:Pendulum-v1?gravity=1"))
     with pytest.raises(BadInput, match="gymnasium cannot make 'Nowhere-v0'"):
         recipe_of(find_task("gym:Nowhere-v0"))
