@@ -11,10 +11,7 @@ from typing import Any
 from export.importers.reading import as_number, as_numbers, is_dict, is_list, show
 from export.importers.selection import BlockWanted, take_wishes
 from export.importers.sheet import Sheet
-from export.importers.shorthand import (
-    PLAIN_TERM,
-    read_blocks,
-)
+from export.importers.shorthand import JOINT_SOURCES, PLAIN_TERM, column, read_blocks
 from robot_runtime.errors import BadInput
 
 CHANNELS = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
@@ -142,6 +139,9 @@ def _fill_term(
         term["scale"] = [1.0]
         filled[f"{where}.scale"] = "default: no scale stated"
     scale = term["scale"]
+    chosen: Any = term.get("joints") or sheet.get("joints.names")
+    if is_dict(scale) and term["source"] in JOINT_SOURCES and is_list(chosen):
+        scale = column(scale, chosen, f"observation.{name}.scale")
     term["scale"] = (
         as_numbers(scale, f"observation.{name}.scale")
         if is_list(scale)

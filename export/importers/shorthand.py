@@ -30,6 +30,9 @@ from robot_runtime.policy.spec import Source
 SOURCES: tuple[str, ...] = get_args(Source)
 """Everything a term can be computed from."""
 
+JOINT_SOURCES = ("joint_pos", "joint_pos_rel", "joint_vel")
+"""Those with one number per joint."""
+
 _ELSEWHERE = {
     "velocity_commands": "command",
     "generated_commands": "command",

@@ -644,6 +644,19 @@ action:
         run(custom(tmp_path / "b", text.replace('".*_hip": 0.125', "x: 1"), 6))
 
 
+def test_a_scale_of_joints_may_be_a_map(tmp_path: Path) -> None:
+    """As playground's T1 has it, which does not look at its head."""
+    text = f"""{COMMON}
+action: {{scale: 0.25, offset: default_pos}}
+observation:
+  - joint_pos_rel: {{scale: {{".*_hip": 0.0, ".*_knee": 1.0}}}}
+  - joint_vel: {{joints: [right_knee, left_hip], scale: {{right_knee: 2.0, left_hip: 3.0}}}}
+  - command
+"""
+    (block,) = run(custom(tmp_path, text, 9)).policy.contract.observation
+    assert [term.scale for term in block.terms[:2]] == [(0.0, 1.0, 0.0, 1.0), (2.0, 3.0)]
+
+
 def test_terms_may_stand_as_a_mapping(tmp_path: Path) -> None:
     listed = "observation: [base_ang_vel: {scale: 0.25}, projected_gravity, command]"
     mapped = "observation: {base_ang_vel: {scale: 0.25}, projected_gravity: , command: {}}"
