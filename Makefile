@@ -19,7 +19,9 @@ BIN := .venv/bin
 # Written when an installation ended well; newer than what it was made from means nothing to do.
 STAMP := .venv/surefoot-synced
 TORCH = $(shell sed -n 's/^torch==/&/p' constraints.txt)
-PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
+# pip shows its progress to somebody at a terminal; a log gets a line for each stage.
+PIP = quiet=--quiet; if [ -t 1 ] && [ -z "$${CI:-}" ]; then quiet=; fi; \
+	$(BIN)/python -m pip --disable-pip-version-check $$quiet
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -32,16 +34,18 @@ $(STAMP): pyproject.toml constraints.txt
 			echo "make sync: error: no Python 3.11 or newer found; name one: make sync PYTHON=/path/to/python3" >&2; \
 			exit 2; \
 		fi; \
-		echo "Making .venv with $(PYTHON)"; \
+		echo "1/3 making .venv with $(PYTHON)"; \
 		"$(PYTHON)" -m venv .venv; \
 	fi
-	@echo "Installing the packages (minutes the first time)"
 # torch goes first, alone and by exact version: asked for as a range, by us or by another package,
 # pip takes the newest build there is, which on Linux is a CUDA one of several GB. The exact version
 # lets it take the CPU build where the machine or PIP_ARGS offers one.
+	@echo "2/3 installing $(TORCH), the largest package (minutes the first time)"
 	@$(PIP) install -c constraints.txt $(PIP_ARGS) "$(TORCH)"
+	@echo "3/3 installing surefoot and the other packages, pinned by constraints.txt"
 	@$(PIP) install -c constraints.txt $(PIP_ARGS) -e ".[all,dev]"
 	@touch $@
+	@echo "done: .venv has all of it"
 
 demo: sync ## train, export, validate and run a quadruped on this machine
 	@$(BIN)/surefoot demo
