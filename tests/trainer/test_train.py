@@ -264,6 +264,8 @@ def test_encoders_are_numbered_on_the_command_line(
         (["toy-point", "--out", "{file}"], "cannot make run folder '{file}'"),
         (["toy-point", "--out", "{file}/below"], "cannot make run folder"),
         (["toy-point", "--out", "{full}"], "'{full}' is not empty"),
+        (["toy-point", "--network.actor-groups", "scan"], "the observation group 'scan'"),
+        (["toy-point", "--initial", "nowhere"], "no checkpoint or run folder 'nowhere'"),
         (["toy-point", "--resume", "{file}"], "'{file}' is not a checkpoint"),
         (["toy-point", "--resume", "nowhere"], "no checkpoint or run folder 'nowhere'"),
         (["toy-point", "--num-envs", "0"], "num_envs = 0"),
@@ -274,14 +276,21 @@ def test_encoders_are_numbered_on_the_command_line(
         (["toy-point", "--num-envs", "1", "--ppo.num-steps", "7"], r"ppo\.minibatches = 4: each"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+def test_bad_input_is_one_line_and_exit_code_2_and_leaves_no_run_folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     names = {"file": str(tmp_path / "file"), "full": str(tmp_path / "full")}
     (tmp_path / "file").write_text("not a folder")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "something").touch()
+    before = sorted(tmp_path.rglob("*"))
     assert main(["train", *(argument.format(**names) for argument in arguments)]) == 2
+    assert sorted(tmp_path.rglob("*")) == before
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert error.startswith("surefoot train: error: ")

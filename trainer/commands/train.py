@@ -229,7 +229,9 @@ def _first_paragraph(box: str) -> str:
 
 
 def _run_folder(options: Options, resumed: Path | None, done: int) -> Path:
-    """Return the run folder, made and free to be written.
+    """Return the run folder, which a run can have; it is made by the run and not here.
+
+    A run that is refused before it begins leaves none behind.
 
     Args:
         options: What was asked for.
@@ -249,8 +251,12 @@ def _run_folder(options: Options, resumed: Path | None, done: int) -> Path:
         name = re.sub(r"[^\w.-]+", "-", options.task)
         folder = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         occupied = any(folder.iterdir())
+    except FileNotFoundError:
+        occupied = False
+        parent = next(path for path in folder.absolute().parents if path.exists())
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise BadInput(f"cannot make run folder '{folder}': no writing in '{parent}'") from None
     except OSError as error:
         raise BadInput(f"cannot make run folder '{folder}': {error.strerror}") from error
     if occupied and (home is None or folder.resolve() != home.resolve()):

@@ -77,6 +77,7 @@ def test_what_gymnasium_cannot_make_is_said_in_one_line(
     code = main(["train", f"gym:{task}", "--iterations", "1", "--out", str(tmp_path / "run")])
     error = capsys.readouterr().err
     assert code == 2, error
+    assert not (tmp_path / "run").exists()
     lines = [line for line in error.splitlines() if line.startswith("surefoot train: error: ")]
     assert len(lines) == 1
     assert error.rstrip().endswith(lines[0])
