@@ -33,6 +33,9 @@ COMMANDS = "surefoot.commands"
 
 Main = Callable[[list[str]], int]
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What the system says of a write where there is no room."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verb:
@@ -142,22 +145,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         what = f": {_one_line(str(error))}" if str(error) else ""
         return _fail(who, f"error: not enough memory{what}", ExitCode.BAD_INPUT)
+    except OSError as error:
+        return _fail_of_system(who, error)
     except Exception as error:
-        if isinstance(error, OSError) and error.filename is not None and error.strerror:
-            # A name too long, a folder that may not be entered: found wherever it is used first.
-            text = f"error: cannot use '{error.filename}': {error.strerror}"
-            return _fail(who, _one_line(text), ExitCode.BAD_INPUT)
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            _settle_output()
-            return _fail(who, f"error: cannot write: {error.strerror}", ExitCode.BAD_INPUT)
-        hint = "" if _debug() else " (set SUREFOOT_DEBUG=1 for the traceback)"
-        text = f"internal error: {type(error).__name__}: {_one_line(str(error))}{hint}"
-        return _fail(who, text, ExitCode.INTERNAL)
+        return _fail_of_ours(who, error)
     return code
+
+
+def _fail_of_system(who: str, error: OSError) -> int:
+    """Say what the system refuses: it is found wherever something is used first."""
+    if error.filename is not None and error.strerror:
+        # A name too long, a folder that may not be entered.
+        text = f"error: cannot use '{error.filename}': {error.strerror}"
+        return _fail(who, _one_line(text), ExitCode.BAD_INPUT)
+    if error.errno in _FULL:
+        _settle_output()
+        return _fail(who, f"error: cannot write: {error.strerror}", ExitCode.BAD_INPUT)
+    return _fail_of_ours(who, error)
+
+
+def _fail_of_ours(who: str, error: Exception) -> int:
+    """Say that something is a bug, and how to see more of it."""
+    hint = "" if _debug() else " (set SUREFOOT_DEBUG=1 for the traceback)"
+    text = f"internal error: {type(error).__name__}: {_one_line(str(error))}{hint}"
+    return _fail(who, text, ExitCode.INTERNAL)
 
 
 def _settle_output() -> None:
     """Let go of what cannot be written: the interpreter would try again at exit, and complain."""
+    # None where the process was started without one.
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        return
     try:
         sys.stdout.flush()
     except OSError:

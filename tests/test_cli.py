@@ -3,6 +3,7 @@
 Verbs for the tests are planted as entry points, the way another package would add its own.
 """
 
+import errno
 import logging
 import os
 import signal
@@ -360,6 +361,16 @@ def test_standard_streams_may_be_closed_or_full(redirection: str, unbuffered: st
     full = "full" in redirection
     assert done.returncode == (2 if full else 0)
     assert done.stderr == "surefoot: error: cannot write: No space left on device\n" * full
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_no_room_is_said_also_where_there_is_no_standard_output(
+    number: int, plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant("train", raising(OSError(number, os.strerror(number))))
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(["train"]) == 2
+    assert one_error_line(capsys) == f"surefoot train: error: cannot write: {os.strerror(number)}"
 
 
 def test_threads_are_set_before_the_verb_is_imported_and_the_user_wins(
