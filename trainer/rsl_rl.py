@@ -38,9 +38,7 @@ from trainer.envs.rsl_rl_groups import ObsForm
 from trainer.extensions.rnd import RandomNetworkDistillation
 from trainer.normalizer import RunningNormalizer
 from trainer.ppo import PPO
-from trainer.rsl_rl_checkpoints import (
-    ForeignCheckpoint,
-)
+from trainer.rsl_rl_checkpoints import ForeignCheckpoint
 from trainer.symmetry import MirrorTable
 from trainer.tasks.base import TaskRun
 from trainer.together import start_alike

@@ -81,12 +81,6 @@ class DistillationRunner(Runner):
         """
         return cast("Distillation", self._started.agent)
 
-    @property
-    def _started(self) -> Run:
-        if self._run is None:
-            raise BadInput("there is no teacher yet: call load() with the file of its training")
-        return self._run
-
     def _start(self, teacher: Path) -> Run:
         """Begin with a new student of a teacher."""
         config = self.settings.train_config(

@@ -12,20 +12,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from robot_runtime.errors import BadInput, Refused
-from trainer.checkpoint import (
-    read_archive,
-    restore_global_rng_state,
-    to_plain,
-    write_archive,
-)
+from robot_runtime.errors import BadInput
+from trainer.checkpoint import read_archive, restore_global_rng_state, to_plain, write_archive
 from trainer.compat.distillation_settings import DistillationSettings
 from trainer.compat.exports import export_jit, export_onnx
 from trainer.compat.models import Hints
 from trainer.compat.policy import InferencePolicy
+from trainer.compat.processes import join_on, of_this_process, restore_episodes
 from trainer.compat.settings import RunnerSettings
 from trainer.compat.writers import Writers, store_code_state
-from trainer.distributed import Peers
 from trainer.env import VecEnv
 from trainer.progress import Silent, console_report
 from trainer.rsl_rl_checkpoints import (
@@ -34,13 +29,9 @@ from trainer.rsl_rl_checkpoints import (
     parse_rsl_rl_checkpoint,
     rsl_rl_content,
 )
-from trainer.torchrun import join, world_size
 from trainer.train import Run
 
 logger = logging.getLogger(__name__)
-
-OF_ONE_PROCESS = ("generator", "states", "collector", "rng")
-"""What every process has for itself."""
 
 
 class Runner(ABC):
@@ -77,7 +68,7 @@ class Runner(ABC):
         device: str,
     ) -> None:
         """Join the other processes and say what became of the settings."""
-        self._peers = _join(device)
+        self._peers = join_on(device)
         self.env, self.cfg, self.device = env, train_cfg, device
         logger.info("settings:\n%s", settings.table())
         self._shared_settings = settings
@@ -87,9 +78,9 @@ class Runner(ABC):
 
     @property
     def _started(self) -> Run:
-        """What learns; a runner that has nothing yet says what it lacks."""
+        """What learns; a student waits for its teacher."""
         if self._run is None:
-            raise BadInput(f"there is no {self.ROLE} yet: call load() first")
+            raise BadInput("there is no teacher yet: call load() with the file of its training")
         return self._run
 
     @property
@@ -193,8 +184,7 @@ class Runner(ABC):
         self._take(Path(path), foreign, parts, strict)
         whole = load_cfg is None and load_optimizer and self.ROLE in foreign.weights
         if whole and OWN in content:
-            own = self._of_this_process(content[OWN])
-            self._restore_run(own)
+            self._restore_run(of_this_process(content[OWN], self._peers))
         return foreign.infos
 
     def get_inference_policy(self, device: str | None = None) -> InferencePolicy:
@@ -278,50 +268,8 @@ class Runner(ABC):
     def _restore_run(self, own: Mapping[str, Any]) -> None:
         """Put back all that a run continues from, the episodes only where they fit."""
         run = self._started
-        self._restore(own, self._restore_episodes(own))
+        self._restore(own, restore_episodes(run, own))
         run.iteration, run.env_steps = int(own["iteration"]), int(own["env_steps"])
         run.faults.update(own["progress"]["faults"])
         if "rng" in own:
             restore_global_rng_state(own["rng"])
-
-    def _restore_episodes(self, own: Mapping[str, Any]) -> bool:
-        """Return whether the episodes go on."""
-        run, why = self._started, f"the file has none of {self._peers.size} processes"
-        if "collector" in own:
-            try:
-                if run.collector.load_state_dict(own["collector"]):
-                    run.episodes.load_state_dict(own["progress"]["episodes"])
-                    return True
-                why = "the environment cannot restore them"
-            except (ValueError, Refused) as error:
-                why = str(error)
-        logger.info("the episodes begin anew: %s", why)
-        return False
-
-    def _of_this_process(self, own: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what this process goes on from; no episodes if the file is of another number."""
-        others = own.get("others") or []
-        if len(others) + 1 != self._peers.size:
-            kept = {k: v for k, v in own.items() if k not in OF_ONE_PROCESS}
-            return kept | {"progress": own["progress"] | {"faults": {}}}
-        if self._peers.first:
-            return own
-        part = others[self._peers.rank - 1]
-        progress = own["progress"] | {name: part[name] for name in ("episodes", "faults")}
-        mine = {name: part[name] for name in (*OF_ONE_PROCESS, "extensions")}
-        return {**own, **mine, "progress": progress}
-
-
-def _join(device: str) -> Peers:
-    """Join the processes of torchrun; with CUDA each has the GPU that rsl_rl gives it.
-
-    Raises:
-        BadInput: The device is another one.
-    """
-    local_rank = os.environ.get("LOCAL_RANK", "0")
-    if world_size() > 1 and device not in ("cpu", f"cuda:{local_rank}"):
-        raise BadInput(
-            f"device '{device}': with several processes that of this one is 'cuda:{local_rank}', "
-            "or 'cpu'"
-        )
-    return join(device)
