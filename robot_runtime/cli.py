@@ -16,6 +16,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -228,6 +229,18 @@ def _dispatch(arguments: list[str], verbs: dict[str, EntryPoint]) -> int:
         return run(arguments[1:])
     except ImportError as error:
         raise _explained(name, error) from error
+    except Exception as error:
+        if _is_of_opengl(error):
+            why = f"package 'mujoco' does not import with MUJOCO_GL={os.environ.get('MUJOCO_GL')!r}"
+            raise BadInput(f"{why}: {error}; unset it, or try egl, osmesa or glfw") from error
+        raise
+
+
+def _is_of_opengl(error: Exception) -> bool:
+    """Tell whether it comes from the module of MuJoCo that loads what MUJOCO_GL names."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [frame.f_globals["__name__"] for frame in frames if frame.f_code.co_name[0] == "<"]
+    return any(re.fullmatch(r"mujoco\..*gl_context", module) for module in modules)
 
 
 def _explained(verb: str, error: ImportError) -> Exception:

@@ -325,6 +325,19 @@ def test_a_package_that_is_there_and_broken_is_named(
     assert "'torch' is installed and does not import: libcudart" in one_error_line(capsys)
 
 
+@pytest.mark.parametrize("verb", ["train", "sim2sim"])
+def test_an_opengl_that_mujoco_cannot_load_is_named(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "nonsense")
+    arguments = {"train": ["quadruped-flat", "--help"], "sim2sim": ["policy.onnx"]}[verb]
+    result = surefoot(verb, *arguments)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"surefoot {verb}: error: package 'mujoco' does not import ")
+    assert "MUJOCO_GL='nonsense'" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def test_a_missing_module_of_ours_is_no_missing_extra(
     plant: Plant, capsys: pytest.CaptureFixture[str]
 ) -> None:
