@@ -82,7 +82,9 @@ def takes(options: Sequence[Option]) -> Callable[[F], F]:
 
 def options_of(driver: Callable[..., Any]) -> tuple[Option, ...] | None:
     """Return the options of a driver; None if it does not say."""
-    return getattr(driver, "options", None)
+    said: tuple[Option, ...] | None = getattr(driver, "options", None)
+    # A class, say, may have something else of that name.
+    return said if isinstance(said, tuple) else None
 
 
 def read_options(

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -109,22 +108,22 @@ def test_the_demo_calls_verbs_with_options_they_know(
 
 
 def test_a_demo_in_the_background_is_ended_by_another_signal(
-    start: Start,
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where Ctrl-C is ignored the verbs that it starts ignore it too."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN), signal.signal(signal.SIGUSR1, interrupt)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         verb = start(["sleep", "200"])
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+
+        def interrupted() -> int:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(verb, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             _wait(verb)
     finally:
-        signal.signal(signal.SIGINT, before[0])
-        signal.signal(signal.SIGUSR1, before[1])
+        signal.signal(signal.SIGINT, before)
     assert verb.returncode == -signal.SIGTERM
 
 

@@ -19,6 +19,13 @@ OPTIONS = (
 )
 
 
+class Robot:
+    """A driver whose robots know what they were told."""
+
+    def options(self) -> dict[str, str]:
+        return {}
+
+
 @pytest.mark.parametrize("name", driver_names())
 def test_help_about_a_robot_lists_the_options_of_its_driver(
     name: str, capsys: pytest.CaptureFixture[str]
@@ -81,6 +88,7 @@ def test_a_description_says_name_type_default_and_meaning() -> None:
     def plain() -> None: ...
 
     assert describe("old", plain) == "The driver 'old' does not say which options it takes.\n"
+    assert describe("class", Robot) == "The driver 'class' does not say which options it takes.\n"
     assert describe("bare", takes(())(plain)) == "The driver 'bare' takes no options.\n"
     assert describe("robot", takes(OPTIONS)(plain)).splitlines() == [
         "options of the driver 'robot':",
