@@ -106,8 +106,11 @@ class EpisodeDraws:
 
     def set_command_share(self, share: float) -> None:
         """Draw commands from a share of their ranges, in [0, 1], from the next draw on."""
-        self._command_range = share * self._full_range
-        self._number.fill(_NOT_DRAWN)
+        command_range = share * self._full_range
+        # A curriculum says it in every iteration.
+        if not np.array_equal(command_range, self._command_range):
+            self._command_range = command_range
+            self._number.fill(_NOT_DRAWN)
 
     def set_push_share(self, share: float) -> None:
         """Push with a share of the largest speed, in [0, 1], from the next push on."""
