@@ -179,8 +179,10 @@ class GoldenTrace:
 
 
 def _read_meta(data: NDArray[Any]) -> dict[str, Any]:
+    if data.dtype != np.uint8 or data.ndim != 1:
+        raise BadInput(f"golden trace: meta is {data.dtype} of shape {data.shape}, expected bytes")
     try:
-        meta = json.loads(bytes(data.astype(np.uint8)).decode())
+        meta = json.loads(bytes(data).decode())
         version, origin = meta["version"], meta["origin"]
         names = [*meta["joints"], *meta["commands"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -194,7 +196,8 @@ def _read_meta(data: NDArray[Any]) -> dict[str, Any]:
 
 def _check_array(name: str, array: NDArray[Any], rows: int) -> None:
     expected = {"start": np.dtype(np.bool_), "elapsed": np.dtype(np.float64)}.get(name, _FLOAT32)
-    if array.dtype != expected or array.ndim < 1 or len(array) != rows or rows == 0:
+    flat = array.ndim == 1 or (array.ndim > 1 and expected is _FLOAT32)
+    if array.dtype != expected or not flat or len(array) != rows or rows == 0:
         raise BadInput(
             f"golden trace: {name} is {array.dtype} of shape {array.shape}, expected {expected} "
             f"with {rows} rows"

@@ -137,7 +137,10 @@ def test_rows_of_two_sources_are_joined() -> None:
         ("observation", lambda a: a.astype(np.float64), "observation is float64"),
         ("joint_pos", lambda a: a[:-1], "joint_pos is float32 of shape"),
         ("joint_vel", lambda a: a * np.nan, "joint_vel is not finite"),
+        ("start", lambda a: a[:, None], r"start is bool of shape \(\d+, 1\)"),
+        ("elapsed", lambda a: a[:, None], "elapsed is float64 of shape"),
         ("meta", lambda a: a[:-3], "names cannot be read"),
+        ("meta", lambda a: np.full(a.shape, np.nan), "meta is float64 of shape .* expected bytes"),
     ],
 )
 def test_a_spoiled_record_is_refused_by_name(
