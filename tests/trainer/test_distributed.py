@@ -87,7 +87,7 @@ def test_two_processes_learn_what_one_learns_from_all_their_samples(
         assert two["progress/env_steps"] == one["progress/env_steps"]
 
 
-@pytest.mark.parametrize("name", [*CASES, "lost", "novelty", "rsl_rl", "distilled"])
+@pytest.mark.parametrize("name", [*CASES, "lost", "novelty", "style", "rsl_rl", "distilled"])
 def test_processes_stay_equal_bit_for_bit(seen: list[dict[str, Any]], name: str) -> None:
     first, second = (of_rank[name]["tensors"] for of_rank in seen)
     for one, other in zip(first, second, strict=True):
@@ -112,6 +112,10 @@ def test_what_extensions_know_is_of_all(seen: list[dict[str, Any]]) -> None:
     # 16 steps of 8 environments.
     assert float(first["rnd.states.count"]) == float(first["rnd.rewards.count"]) == 128.0
     assert not torch.equal(first["rnd.net.0.weight"], last["rnd.net.0.weight"])
+    first, *_, last = seen[0]["style"]["tensors"]
+    # As many states of the reference.
+    assert float(first["amp.states.count"]) == 2 * 128.0
+    assert not torch.equal(first["amp.net.0.weight"], last["amp.net.0.weight"])
 
 
 def test_a_process_without_samples_goes_along(seen: list[dict[str, Any]]) -> None:

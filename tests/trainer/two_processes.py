@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 
 from robot_runtime.errors import Refused
+from tests.trainer.toys.orbit import PlaneEnv, orbit
 from tests.trainer.toys.surefoot_toys import MIRROR, RECIPE, PointEnv
 from trainer.checkpoint import load_checkpoint
-from trainer.config import EvaluationConfig, RndConfig, TrainConfig
+from trainer.config import AmpConfig, EvaluationConfig, RndConfig, TrainConfig
 from trainer.distributed import Peers
 from trainer.env import Observations, StepResult
 from trainer.envs.as_rsl_rl import RslRlVecEnv
+from trainer.extensions.motion import save_motion
 from trainer.networks.recurrent import State
 from trainer.ppo import PPO
 from trainer.rollout import Acted
@@ -218,6 +220,25 @@ def novelty(peers: Peers) -> dict[str, Any]:
     return {"tensors": tensors}
 
 
+def style(folder: Path, peers: Peers) -> dict[str, Any]:
+    """Train against a motion, each process with transitions of its own that it remembers."""
+    size, path = (5, 3)[peers.rank], folder / "orbit.npz"
+    if peers.first:
+        save_motion(path, orbit())
+    peers.any(False)
+    amp = AmpConfig(motion=str(path), group="motion", minibatches=3, hidden=(8,), replay=50)
+    # A difference in any tensor ends the run.
+    config = replace(CASES["plain"].config(size), iterations=3, amp=amp, compare_every=1)
+    task = TaskRun(env=PlaneEnv(size, seed=peers.rank), train=config)
+    run = Run("plane", task, config, peers=peers)
+    tensors = []
+    for _ in range(3):
+        run.step()
+        seen = shared_tensors(run.agent, run.extensions)
+        tensors.append({name: value.detach().clone() for name, value in seen.items()})
+    return {"tensors": tensors}
+
+
 def drifted(peers: Peers) -> dict[str, str]:
     """Change one tensor after the other in one process, and return what is said about each."""
     config = replace(CASES["plain"].config(4), rnd=RndConfig(weight=0.5))
@@ -333,7 +354,7 @@ def main(folder: Path) -> None:
     with joined("cpu") as peers:
         seen: dict[str, Any] = {name: of_a_shard(name, peers) for name in CASES}
         seen["lost"] = lost_rewards(peers)
-        seen["novelty"] = novelty(peers)
+        seen["novelty"], seen["style"] = novelty(peers), style(folder, peers)
         seen["drifted"], seen["settings"] = drifted(peers), other_settings(peers)
         whole = whole_run(folder / "whole", peers, 4)
         half = whole_run(folder / "half", peers, 2)
