@@ -27,6 +27,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, v
 from types import FrameType
 from typing import Any, NoReturn
 
+from robot_runtime.entries import load_entry
 from robot_runtime.errors import BadInput, ExitCode, MissingExtra, SurefootError
 
 COMMANDS = "surefoot.commands"
@@ -225,7 +226,7 @@ def _dispatch(arguments: list[str], verbs: dict[str, EntryPoint]) -> int:
     if name not in verbs:
         raise BadInput(f"unknown verb '{name}'; there are: {', '.join(_ordered(verbs))}")
     try:
-        run: Main = verbs[name].load()
+        run: Main = load_entry(verbs[name])
         return run(arguments[1:])
     except ImportError as error:
         raise _explained(name, error) from error

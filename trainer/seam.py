@@ -25,6 +25,11 @@ def conform_obs(
         Refused: A group is missing or has another shape; the message names it.
     """
     conformed: Observations = {}
+    if not isinstance(obs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise Refused(
+            f"the environment's observations are a {type(obs).__name__}, not tensors by group: "
+            f"{', '.join(obs_dims)}"
+        )
     for group, dim in obs_dims.items():
         if group not in obs:
             raise Refused(
@@ -59,6 +64,8 @@ def conform_step(
     Raises:
         Refused: A shape is wrong or a group is missing; the message names it.
     """
+    if not isinstance(result, StepResult):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise Refused(f"the environment's step gives a {type(result).__name__}, not a StepResult")
     final_obs = result.final_obs
     if final_obs is not None:
         dims = {group: obs_dims[group] for group in final_groups}
@@ -82,6 +89,7 @@ def _flags(name: str, value: Tensor, num_envs: int) -> Tensor:
 
 def _column(name: str, value: Tensor, num_envs: int) -> Tensor:
     """Return ``(num_envs,)`` for that or for ``(num_envs, 1)``; refuse everything else."""
+    _demand_tensor(name, value)
     if tuple(value.shape) == (num_envs, 1):
         return value.squeeze(1)
     _demand_shape(name, value, (num_envs,))
@@ -89,9 +97,16 @@ def _column(name: str, value: Tensor, num_envs: int) -> Tensor:
 
 
 def _demand_shape(name: str, value: Tensor, shape: tuple[int, ...]) -> None:
-    """Refuse a tensor of another shape, or a complex one."""
+    """Refuse a tensor of another shape, a complex one, and what is none."""
+    _demand_tensor(name, value)
     if tuple(value.shape) != shape or value.is_complex():
         raise Refused(
             f"the environment's {name} has shape {tuple(value.shape)} and dtype {value.dtype}; "
             f"expected {shape} and real numbers"
         )
+
+
+def _demand_tensor(name: str, value: Tensor) -> None:
+    if not isinstance(value, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        kind = f"{type(value).__module__}.{type(value).__name__}"
+        raise Refused(f"the environment's {name} is a {kind}; expected a torch tensor")

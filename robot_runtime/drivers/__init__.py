@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 from typing import Protocol
 
 from robot_runtime.control.robot import Robot
+from robot_runtime.entries import load_entry
 from robot_runtime.errors import BadInput
 from robot_runtime.policy.file import PolicyFile
 
@@ -46,7 +47,7 @@ def load_driver(name: str) -> Driver:
     """
     for point in entry_points(group=ENTRY_POINT_GROUP):
         if point.name == name:
-            driver: Driver = point.load()
+            driver: Driver = load_entry(point)
             return driver
     known = ", ".join(driver_names()) or "none"
     raise BadInput(f"no driver for a robot called {name!r}; there are: {known}")

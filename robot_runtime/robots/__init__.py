@@ -19,6 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast
 
+from robot_runtime.entries import load_entry
 from robot_runtime.errors import BadInput
 
 ENTRY_POINT_GROUP = "surefoot.models"
@@ -135,7 +136,7 @@ def load_model(name: str) -> RobotModel:
     installed = _installed()
     if name not in installed:
         raise BadInput(f"unknown robot model '{name}'; known are {', '.join(model_names())}")
-    model: object = installed[name].load()()
+    model: object = load_entry(installed[name])()
     if not isinstance(model, RobotModel):
         raise BadInput(
             f"entry point '{name}' of group '{ENTRY_POINT_GROUP}' must return a RobotModel, "

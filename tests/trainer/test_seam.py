@@ -1,7 +1,9 @@
 """What an environment returns is brought to one shape, dtype and device, or refused by name."""
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -69,6 +71,11 @@ def test_observations_of_another_dtype() -> None:
         ({"obs": {"state": torch.zeros(N, 3)}}, r"no observation group 'policy', only \['state'\]"),
         ({"final_obs": {"policy": torch.zeros(1, 3)}}, r"'policy' has shape \(1, 3\)"),
         ({"reward": torch.zeros(N, dtype=torch.complex64)}, "complex"),
+        ({"reward": np.zeros(N)}, r"reward is a numpy\.ndarray; expected a torch tensor"),
+        ({"truncated": [False] * N}, r"truncated is a builtins\.list; expected a torch tensor"),
+        ({"obs": {"policy": np.zeros((N, 3))}}, r"'policy' is a numpy\.ndarray"),
+        ({"obs": torch.zeros(N, 3)}, "observations are a Tensor, not tensors by group: policy"),
+        ({"final_obs": (torch.zeros(N, 3), {})}, "observations are a tuple"),
     ],
 )
 def test_everything_else_is_refused_and_never_broadcast(
@@ -76,6 +83,13 @@ def test_everything_else_is_refused_and_never_broadcast(
 ) -> None:
     with pytest.raises(Refused, match=message):
         conform(result(**changes))
+
+
+def test_a_step_as_in_gymnasium_is_refused() -> None:
+    step = result()
+    five: Any = (step.obs, step.reward, step.terminated, step.truncated, {})
+    with pytest.raises(Refused, match="step gives a tuple, not a StepResult"):
+        conform(five)
 
 
 def test_an_environment_on_another_device() -> None:

@@ -20,6 +20,7 @@ from tests.trainer.toys.surefoot_toys import RECIPE, make
 from trainer.checkpoint import Checkpoint, checkpoint_path, find_checkpoint, load_checkpoint
 from trainer.config import RndConfig, TrainConfig
 from trainer.metrics import METRICS_FILE, TENSORBOARD_FOLDER, read_metrics
+from trainer.tasks.base import recipe_of
 from trainer.train import TrainResult, train
 
 CONFIG = replace(RECIPE, num_envs=8, iterations=6, checkpoint_every=3)
@@ -349,3 +350,11 @@ def test_a_gpu_trains_and_its_checkpoint_is_read_on_the_cpu(tmp_path: Path) -> N
     assert all(t.device.type == "cpu" for t in checkpoint.agent["actor"].values())
     more = replace(CONFIG, device="cuda", iterations=32, num_envs=32)
     assert run(tmp_path, more, resume=checkpoint).iterations == 32
+
+
+def test_a_task_that_is_none_is_refused() -> None:
+    def no_task(**_: object) -> None:
+        return None
+
+    with pytest.raises(BadInput, match="a task must return a TaskRun, got NoneType"):
+        recipe_of(no_task)  # pyright: ignore[reportArgumentType]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from robot_runtime.entries import load_entry
 from trainer.network_config import EncoderConfig, NetworkConfig
 from trainer.networks.mlp import make_linear, plain_activation
 from trainer.settings import InvalidSetting
@@ -183,7 +184,7 @@ def find_network(kind: str, known: tuple[str, ...]) -> Any:
         raise InvalidSetting(
             f"unknown kind of network '{kind}'; there are: {', '.join([*known, *sorted(found)])}"
         )
-    return found[kind].load()
+    return load_entry(found[kind])
 
 
 def _encoder(

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
+from robot_runtime.entries import load_entry
 from robot_runtime.errors import BadInput
 from trainer.config import TrainConfig
 from trainer.curriculum import Curriculum
@@ -106,9 +107,16 @@ def find_task(name: str) -> MakeTask:
             f"unknown task '{name}'; there are: {', '.join(sorted(tasks)) or 'none'}, "
             "and gym:ID for environments of gymnasium"
         )
-    return tasks[name].load()
+    return load_entry(tasks[name])
 
 
 def recipe_of(make: MakeTask) -> TrainConfig:
-    """Return the settings a task recommends, by building it with a single environment."""
-    return make(num_envs=1, seed=0, device="cpu", num_threads=1).train
+    """Return the settings a task recommends, by building it with a single environment.
+
+    Raises:
+        BadInput: What was built is no task.
+    """
+    run: object = make(num_envs=1, seed=0, device="cpu", num_threads=1)
+    if not isinstance(run, TaskRun):
+        raise BadInput(f"a task must return a TaskRun, got {type(run).__name__}")
+    return run.train
