@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from export.importers.graph import Graph, open_onnx
 from export.importers.model import ModelFacts
-from export.importers.reading import Table, read_yaml, shorten
+from export.importers.reading import Table, is_list, read_yaml, shorten, show
 from export.importers.sheet import Sheet
 from export.importers.unitree_motors import motor_order
 from robot_runtime.errors import BadInput
@@ -17,6 +18,9 @@ NETWORKS = (".onnx", ".pt", ".pth", ".jit")
 
 TEXTS = (".yaml", ".yml")
 """Suffixes of files that hold a configuration."""
+
+_EMPTY = '""'
+"""A motor without a joint, as YAML."""
 
 _MAX_FILES = 500
 
@@ -87,31 +91,58 @@ class Foreign:
         hint = f" ('{named}')" if named else ""
         raise BadInput(f"no network among the files: give the {' or '.join(NETWORKS)} file{hint}")
 
-    def motors(self, sheet: Sheet, file: str) -> tuple[list[str], str]:
+    def motors(
+        self, sheet: Sheet, file: str, ids: list[int], *, in_order: bool = False
+    ) -> tuple[list[str], str]:
         """The joints behind a robot's numbered motors, and who says so.
 
+        Unitree's numbers are known where all joints are those of one of its robots. The order of a
+        model's actuators is its author's: it counts where something else agrees with it, the
+        vendor's numbers of a reduced robot, or the order that a training framework gives its
+        joints; else it is asked for, because another order swaps legs in silence.
+
         Args:
-            sheet: Gets a note where nobody is sure of the order, or the model has another.
+            sheet: Has the user's answer; gets a note or a question where the order is not certain.
             file: The file that has only numbers.
+            ids: The numbers that it names, in the policy's order.
+            in_order: Whether the format says that this is the order of the scene's joints.
+
+        Raises:
+            BadInput: The user's answer is no list of names.
         """
+        said: Any = sheet.get("motors")
+        if said is not None:
+            if not is_list(said) or not said or not all(isinstance(name, str) for name in said):
+                raise BadInput(f"motors: expected names of joints, found {show(said)}")
+            return list(said), "the user's motors"
         model = self.model
+        actuators = list(model.actuators)
         known = motor_order(model.driven)
         if known is None:
-            sheet.note(
-                f"{file} names motors by number; taken is the order of the actuators of "
-                f"{model.path.name}: {', '.join(model.actuators)}; models of one robot differ in "
-                "it, and another order swaps legs in silence: compare it with the robot's"
-            )
-            return list(model.actuators), f"actuators of {model.path.name}"
+            found = [actuators[i] for i in ids if i < len(actuators)]
+            breadth_first = [name for name in model.by_depth() if name in model.driven]
+            telling = in_order or ids != sorted(ids)
+            if telling and found in ([model.driven] if in_order else [model.driven, breadth_first]):
+                sheet.note(
+                    f"{file} names motors by number; taken is the order of the actuators of "
+                    f"{model.path.name}: {', '.join(actuators)}; with it the policy has its joints "
+                    "in an order that is usual in training; compare it with the robot's"
+                )
+            elif actuators:
+                _ask_motors(sheet, file, [actuators])
+            return actuators, f"actuators of {model.path.name}"
         robot, order = known
-        if model.actuators and [name for name in order if name in model.actuators] != [
-            name for name in model.actuators if name
-        ]:
-            sheet.note(
-                f"{file} names motors by number; taken is the numbering of Unitree's {robot}, the "
-                f"actuators of {model.path.name} stand in another order; if the robot numbers them "
-                "otherwise, give the joints in the order of its motors as motors: [NAME, ...]"
-            )
+        listed = [name for name in actuators if name]
+        if listed and [name for name in order if name in listed] != listed:
+            if {name for name in order if name} <= set(model.driven):
+                sheet.note(
+                    f"{file} names motors by number; taken is the numbering of Unitree's {robot}, "
+                    f"the actuators of {model.path.name} stand in another order; if the robot "
+                    "numbers them otherwise, give the joints in the order of its motors as "
+                    "motors: [NAME, ...]"
+                )
+            else:
+                _ask_motors(sheet, file, [order, actuators])
         return order, f"motors of Unitree's {robot}"
 
     def graph(self, path: Path, observation_dim: int | None = None) -> Graph:
@@ -128,6 +159,15 @@ class Foreign:
         from export.importers.torchscript import open_torchscript
 
         return open_torchscript(path, observation_dim, allowed=self.run_torchscript)
+
+
+def _ask_motors(sheet: Sheet, file: str, likely: list[list[str]]) -> None:
+    sheet.ask(
+        "motors",
+        f"the joints behind the robot's motors, in their order: {file} has only numbers, and "
+        'models list their actuators as their authors liked; "" for a number without a joint',
+        *(f"[{', '.join(name or _EMPTY for name in order)}]" for order in likely),
+    )
 
 
 def expand(given: list[Path]) -> tuple[Path, ...]:

@@ -1,9 +1,9 @@
 """unitree_rl_lab and unitree_rl_mjlab: ``deploy.yaml`` and ONNX.
 
 Policy joint ``i`` is motor ``joint_ids_map[i]``. Stiffness and damping stand in the motors' order,
-everything else in the policy's; `unitree_motors.py` knows the order of the vendor's own robots, and
-the actuators of the robot's model stand for those of another. Every number was rounded to three
-digits when the file was written.
+everything else in the policy's; `unitree_motors.py` knows the order of the vendor's own robots,
+that of another is asked for where the model's actuators do not tell. Every number was rounded to
+three digits when the file was written.
 """
 
 from __future__ import annotations
@@ -61,10 +61,7 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
 def _joints(foreign: Foreign, sheet: Sheet, table: Table) -> list[str]:
     """Names through the motors; gains from the motors' order into the policy's."""
     ids = table.indices("joint_ids_map")
-    motors = sheet.get("motors")
-    where = "the user's motors"
-    if motors is None:
-        motors, where = foreign.motors(sheet, table.name)
+    motors, where = foreign.motors(sheet, table.name, ids)
     if not motors or max(ids) >= len(motors):
         raise BadInput(
             f"{table.where('joint_ids_map')}: names motor {max(ids)}, but {where} are "
@@ -72,7 +69,7 @@ def _joints(foreign: Foreign, sheet: Sheet, table: Table) -> list[str]:
             "robot's motors as motors: [NAME, ...]"
         )
     driven = foreign.model.driven
-    idle = [str(name) for i, name in enumerate(motors) if i not in ids and name in driven]
+    idle = [name for i, name in enumerate(motors) if i not in ids and name in driven]
     if idle and "joints.others" not in sheet:
         sheet.ask(
             "joints.others",
@@ -80,7 +77,7 @@ def _joints(foreign: Foreign, sheet: Sheet, table: Table) -> list[str]:
             f"says nothing about {', '.join(idle)}",
             "passive",
         )
-    names = [str(motors[i]) for i in ids]
+    names = [motors[i] for i in ids]
     unknown = [str(i) for i, name in zip(ids, names, strict=True) if name not in driven]
     if unknown:
         raise BadInput(

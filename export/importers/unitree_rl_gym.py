@@ -138,18 +138,17 @@ def _by_number(
 ) -> tuple[list[str], Origin, str] | None:
     """All joints of the model by the motors' numbers; None where numbers or order do not tell."""
     model = foreign.model
-    known = motor_order(model.driven)
+    told = "motors" in sheet or motor_order(model.driven) is not None
     if not real or len(numbers) != len(model.driven):
         return None
-    if known is None and (len(numbers) == count or sorted(numbers) != list(range(len(numbers)))):
+    if not told and (len(numbers) == count or sorted(numbers) != list(range(len(numbers)))):
         return None
-    order = list(model.actuators) if known is None else known[1]
+    order, where = foreign.motors(sheet, real[0].name, numbers, in_order=True)
     names = [order[i] for i in numbers if i < len(order)]
     if sorted(names) != sorted(model.driven):
         return None
-    where = foreign.motors(sheet, real[0].name)[1]
     keys = "leg_joint2motor_idx" + ("" if len(numbers) == count else ", arm_waist_joint2motor_idx")
-    return names, "model" if known is None else "file", f"{where} by {real[0].where(keys)}"
+    return names, "file" if told else "model", f"{where} by {real[0].where(keys)}"
 
 
 def _motors(real: list[Table]) -> tuple[list[int], list[int]]:
@@ -159,9 +158,6 @@ def _motors(real: list[Table]) -> tuple[list[int], list[int]]:
             legs = table.indices("leg_joint2motor_idx")
         if "arm_waist_joint2motor_idx" in table:
             others = table.indices("arm_waist_joint2motor_idx")
-        if "imu_type" in table and table.text("imu_type") != "pelvis":
-            # Handled by whoever drives the robot: the contract speaks of the base.
-            continue
     return legs, others
 
 

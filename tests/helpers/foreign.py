@@ -29,6 +29,9 @@ LEGS = ("left_hip", "left_knee", "right_hip", "right_knee")
 MOTORS = ("right_hip", "right_knee", "left_hip", "left_knee")
 """Its motors: another order, so that a mix-up shows."""
 
+NUMBERED = f"motors=[{', '.join(MOTORS)}]"
+"""The same as an answer: no file of a robot that is nobody's tells its motors' numbers."""
+
 VELOCITY = "commands={lin_vel_x: [-1, 1], lin_vel_y: [-1, 1], ang_vel_z: [-1, 1]}"
 """Ranges of a velocity command, as a user states them."""
 
@@ -311,6 +314,20 @@ class Case:
         files = [str(path) for path in self.files]
         output = ["--model", self.model, "-o", str(self.folder / "out.onnx")]
         return ["import", self.format, *files, *output, *settings, *golden, *more]
+
+
+def nested_xml(motors: Sequence[str]) -> str:
+    """The joints of `LEGS` with knees on thighs, behind motors in any order."""
+    legs = "".join(
+        f'<body name="{side}_thigh"><joint name="{side}_hip"/><geom size=".1"/>'
+        f'<body name="{side}_shank"><joint name="{side}_knee"/><geom size=".1"/></body></body>'
+        for side in ("left", "right")
+    )
+    actuators = "".join(f'<motor joint="{name}"/>' for name in motors)
+    base = f'<body name="base"><freejoint/><geom size=".1"/>{legs}</body>'
+    return f"""
+    <mujoco model="biped2 nested"><worldbody>{base}</worldbody>
+    <actuator>{actuators}</actuator></mujoco>"""
 
 
 def run_onnx(path: Path, feeds: dict[str, Vector]) -> list[Vector]:

@@ -17,7 +17,17 @@ from export.importers.sheet import MissingFieldsError
 from robot_runtime.errors import BadInput, Refused
 from robot_runtime.policy.codec import ContractError
 from robot_runtime.policy.proof import TraceMismatch
-from tests.helpers.foreign import LEGS, MOTORS, Case, Network, Step, record, robot_xml
+from tests.helpers.foreign import (
+    LEGS,
+    MOTORS,
+    NUMBERED,
+    Case,
+    Network,
+    Step,
+    nested_xml,
+    record,
+    robot_xml,
+)
 
 POSE = [0.1, 0.4, -0.1, 0.4]
 IDS = [2, 0, 3, 1]
@@ -294,7 +304,7 @@ def deploy_case(folder: Path, groups: dict[str, Any], inputs: dict[str, int]) ->
     assert SLICE in text
     case.write("params/deploy.yaml", text)
     case.files.append(Network(inputs=inputs, actions=4).save(folder / "exported/policy.onnx"))
-    case.settings = ["timing.pd_dt=0.002"]
+    case.settings = ["timing.pd_dt=0.002", NUMBERED]
     return case
 
 
@@ -423,10 +433,12 @@ def test_two_kinds_of_actions_and_joints_by_index(tmp_path: Path) -> None:
 def test_deploy_yaml_of_a_bigger_or_smaller_robot_is_refused(tmp_path: Path) -> None:
     case = deploy_case(tmp_path, terms(1), {"obs": 21})
     case.robot(robot_xml(LEGS[:3], LEGS[:3]))
+    case.settings.remove(NUMBERED)
     with pytest.raises(BadInput, match=r"names motor 3, but actuators of scene.xml are 3"):
         case.run()
     more = [*MOTORS, "waist"]
     case.robot(robot_xml([*LEGS, "waist"], more))
+    case.settings.append(f"motors=[{', '.join(more)}]")
     with pytest.raises(MissingFieldsError, match=r"joints.others .*model 5: another robot"):
         case.run()
     case.settings.append("joints.others=passive")
@@ -436,19 +448,52 @@ def test_deploy_yaml_of_a_bigger_or_smaller_robot_is_refused(tmp_path: Path) -> 
 def test_a_model_without_actuators_needs_the_motors_names(tmp_path: Path) -> None:
     case = deploy_case(tmp_path, terms(1), {"obs": 21})
     case.robot(robot_xml(LEGS, None))
+    case.settings.remove(NUMBERED)
     with pytest.raises(BadInput, match=r"actuators of scene.xml are 0.*motors: \[NAME"):
         case.run()
     case.settings.append(f"motors=[{', '.join(MOTORS)}]")
     assert list(case.run().policy.contract.joint_names) == POLICY
 
 
-def test_the_order_of_the_motors_is_the_models_and_said_to_be(tmp_path: Path) -> None:
-    """Another model of the same robot, with its actuators left first, would swap the legs."""
+@pytest.mark.parametrize(
+    ("actuators", "ids", "certain"),
+    [
+        (MOTORS, IDS, True),  # Breadth first through them: as Isaac Lab orders joints.
+        (LEGS, IDS, False),  # Left first, where the file means right first: legs swapped.
+        (MOTORS, [2, 3, 0, 1], True),  # Depth first: as mjlab orders them.
+        (LEGS, [0, 1, 2, 3], False),  # Numbers that say nothing fit any order.
+    ],
+)
+def test_an_unknown_robots_motors_are_asked_for_where_only_the_model_tells(
+    tmp_path: Path, actuators: tuple[str, ...], ids: list[int], certain: bool
+) -> None:
     case = deploy_case(tmp_path, terms(1), {"obs": 21})
-    note = "taken is the order of the actuators of scene.xml: right_hip, right_knee, left_hip"
-    assert any(note in n for n in case.run().notes)
-    case.settings.append(f"motors=[{', '.join(MOTORS)}]")
-    assert not any("taken is the order" in n for n in case.run().notes)
+    case.robot(nested_xml(actuators))
+    case.settings = ["timing.pd_dt=0.002", "joints.effort_limit=30.0"]
+    text = (tmp_path / "params/deploy.yaml").read_text()
+    plain = yaml.safe_load(text.replace(SLICE, "joint_ids: null"))
+    case.write("params/deploy.yaml", yaml.safe_dump({**plain, "joint_ids_map": ids}))
+    if certain:
+        note = "taken is the order of the actuators of scene.xml: right_hip, right_knee, left_hip"
+        imported = case.run()
+        assert any(note in n for n in imported.notes)
+        names = list(imported.policy.contract.joint_names)
+        assert names == [actuators[i] for i in ids]
+    else:
+        with pytest.raises(MissingFieldsError, match=r"1 field .*motors .*joints behind the robot"):
+            case.run()
+    case.settings.append(NUMBERED)
+    imported = case.run()
+    assert not any("taken is the order" in n for n in imported.notes)
+    assert list(imported.policy.contract.joint_names) == [MOTORS[i] for i in ids]
+
+
+@pytest.mark.parametrize("motors", ["3", "left_hip", "[1, 2, 3, 4]", "[]", "{a: 1}"])
+def test_motors_are_names(tmp_path: Path, motors: str) -> None:
+    case = deploy_case(tmp_path, terms(1), {"obs": 21})
+    case.settings[1] = f"motors={motors}"
+    with pytest.raises(BadInput, match="motors: expected names of joints"):
+        case.run()
 
 
 def test_motors_that_the_model_lacks_are_no_idle_joints(tmp_path: Path) -> None:
@@ -548,7 +593,7 @@ def test_gains_of_motors_with_gaps_are_asked_for(tmp_path: Path) -> None:
     shifted = "joint_ids_map:\n" + "".join(f"- {i + 1}\n" for i in IDS)
     assert ids in text
     case.write("params/deploy.yaml", text.replace(ids, shifted))
-    case.settings.append("joints.others=passive")
+    case.settings[1:] = [f"motors=[{', '.join(more)}]", "joints.others=passive"]
     with pytest.raises(MissingFieldsError) as missing:
         case.run()
     asked = {question.path: question.likely for question in missing.value.questions}

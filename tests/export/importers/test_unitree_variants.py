@@ -12,7 +12,17 @@ import yaml
 from export.importers.sheet import MissingFieldsError
 from export.importers.unitree_motors import motor_order
 from robot_runtime.errors import BadInput, Refused
-from tests.helpers.foreign import LEGS, Case, Network, Step, record, robot_xml
+from tests.helpers.foreign import (
+    LEGS,
+    MOTORS,
+    NUMBERED,
+    Case,
+    Network,
+    Step,
+    nested_xml,
+    record,
+    robot_xml,
+)
 
 SIDES = ("left", "right")
 QUADRUPED = [f"{leg}_{part}_joint" for leg in ("FL", "FR", "RL", "RR")
@@ -20,6 +30,7 @@ QUADRUPED = [f"{leg}_{part}_joint" for leg in ("FL", "FR", "RL", "RR")
 H1_LEGS = [f"{side}_{part}_joint" for side in SIDES
            for part in ("hip_yaw", "hip_roll", "hip_pitch", "knee", "ankle")]  # fmt: skip
 ARM = [f"shoulder_{axis}" for axis in ("pitch", "roll", "yaw")] + ["elbow"]
+NINETEEN = {"leg_joint2motor_idx": [*range(10)], "arm_waist_joint2motor_idx": [*range(10, 19)]}
 H1 = [*H1_LEGS, "torso_joint", *(f"{side}_{part}_joint" for side in SIDES for part in ARM)]
 
 
@@ -140,6 +151,23 @@ def test_a_quadrupeds_motors_have_their_vendors_numbers_in_any_model(
     )
 
 
+def test_a_reduced_robot_has_its_vendors_numbers_where_its_model_agrees(tmp_path: Path) -> None:
+    """A relative of the G1 has fewer joints, and may number its waist the other way round."""
+    joints = [f"left_{part}_joint" for part in ("hip_pitch", "hip_roll")]
+    joints += ["waist_yaw_joint", "waist_roll_joint"]
+    plain = deploy(joints, [0, 1, 12, 13], [10.0 + i for i in range(29)])
+    case = lab_case(tmp_path, plain, robot_xml(joints, joints, name="g1"))
+    assert [j.kp for j in case.run().policy.contract.joints] == [10.0, 11.0, 22.0, 23.0]
+    case.robot(robot_xml(joints, [*joints[:2], *joints[:1:-1]], name="g1"))
+    with pytest.raises(
+        MissingFieldsError, match=r"1 field .*motors .*models list their"
+    ) as missing:
+        case.run()
+    (question,) = missing.value.questions
+    case.settings.append(f"motors={question.likely[0]}")
+    assert [j.kp for j in case.run().policy.contract.joints] == [10.0, 11.0, 22.0, 23.0]
+
+
 def test_a_humanoid_whose_numbering_has_a_gap(tmp_path: Path) -> None:
     ids = [7, 8, 6, 3, 0, 4, 1, 5, 2, 10, 11, 16, 12, 17, 13, 18, 14, 19, 15]
     pairs = ["hip_yaw", "torso", "hip_roll", "hip_pitch", "knee", "ankle", *ARM]
@@ -184,6 +212,14 @@ def test_rl_gym_finds_legs_and_arms_by_the_motors_numbers(tmp_path: Path) -> Non
     case.settings = ["timing.pd_dt=0.002", "phase.period=0.8", "phase.start=0.025"]
     contract = case.run().policy.contract
     assert list(contract.action_joints) == H1_LEGS
+    # Nobody's robot has nobody's numbers, and its scene lists its joints in another order.
+    other = {**real, "policy_path": "motion.pt"}
+    case.robot(robot_xml([f"my_{n}" for n in joints], [f"my_{n}" for n in H1], name="my"))
+    case.write("h1.yaml", yaml.safe_dump({**other, **NINETEEN}))
+    with pytest.raises(MissingFieldsError, match=r"motors \(the joints behind the robot's motors"):
+        case.run()
+    case.settings.append(f"motors=[{', '.join(f'my_{n}' for n in H1)}]")
+    assert list(case.run().policy.contract.joint_names) == [f"my_{n}" for n in H1]
     by_name = {j.name: (j.kp, j.motor) for j in contract.joints}
     assert by_name["torso_joint"] == (300.0, 6)
     assert by_name["left_elbow_joint"] == (51.0, 19)
@@ -266,7 +302,9 @@ IDS = [2, 0, 3, 1]
 
 def biped(folder: Path, width: int | None = None, **changes: Any) -> Case:
     plain = deploy(NAMES, IDS, [100.0] * 4, **changes)
-    return lab_case(folder, plain, robot_xml(), width)
+    case = lab_case(folder, plain, robot_xml(), width)
+    case.settings.append(NUMBERED)
+    return case
 
 
 def with_action(name: str = "JointPositionAction", **fields: Any) -> dict[str, Any]:
@@ -292,6 +330,8 @@ def test_names_of_joints_in_the_file_are_compared_with_those_behind_the_motors(
 
 def test_names_one_by_one_in_another_order_ask_for_the_motors(tmp_path: Path) -> None:
     case = biped(tmp_path, **with_action(joint_names=list(LEGS)))
+    case.robot(nested_xml(MOTORS))
+    case.settings = ["timing.pd_dt=0.002", "joints.effort_limit=30.0"]
     with pytest.raises(MissingFieldsError, match=r"motors \(.*begins with left_hip, the joints"):
         case.run()
     case.settings.append("motors=[right_hip, right_knee, left_hip, left_knee]")
