@@ -295,8 +295,8 @@ def _split(data: bytes, path: Path) -> OnnxParts:
     if not any(key.startswith(_PREFIX) for key in parts.metadata):
         raise BadInput(
             "an ONNX model without a contract, so nobody knows what its numbers mean; export your "
-            "checkpoint with 'surefoot export', or give a model from elsewhere its contract and "
-            "trace with robot_runtime.policy.file.write_policy"
+            "checkpoint with 'surefoot export', or make a policy file of a model from elsewhere "
+            "with 'surefoot import'"
         )
     return parts
 
@@ -311,7 +311,8 @@ def _zip_kind(data: bytes, path: Path) -> str:
         return "a TorchScript module; robots run the ONNX file that is exported with it"
     if any(name.endswith("/data.pkl") for name in names):
         return (
-            f"a PyTorch checkpoint; make a policy file of it: surefoot export {path} -o policy.onnx"
+            f"a PyTorch checkpoint; make a policy file of it: surefoot export {path} -o "
+            "policy.onnx, or, of one of rsl_rl, with 'surefoot import'"
         )
     return "a zip archive, not an ONNX file"
 

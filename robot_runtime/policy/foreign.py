@@ -43,12 +43,13 @@ _NEEDS: dict[str, frozenset[str]] = {
 }
 """What a robot needs to know, and the metadata keys of others that say it."""
 
+_OF_RSL_RL = "surefoot import rsl_rl {path} --user contract.yaml --model scene.xml -o policy.onnx"
+
 _CHECKPOINTS: tuple[tuple[str, str, str], ...] = (
     ("surefoot-checkpoint", "a checkpoint of surefoot", "surefoot export {path} -o policy.onnx"),
-    ("actor_state_dict", "a checkpoint of rsl_rl 4 or newer",
-     "surefoot import rsl-rl {path}"),
-    ("model_state_dict", "a checkpoint of rsl_rl 1 to 3", "surefoot import rsl-rl {path}"),
-)  # fmt: skip
+    ("actor_state_dict", "a checkpoint of rsl_rl 4 or newer", _OF_RSL_RL),
+    ("model_state_dict", "a checkpoint of rsl_rl 1 to 3", _OF_RSL_RL),
+)
 
 _HARMLESS = re.compile(
     r"^(torch\._utils\._rebuild_\w+|torch\.\w*Storage|torch\.(Size|device|\w*\d+|bool|Tensor)"

@@ -94,6 +94,11 @@ def test_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     )
     text = inspected(tmp_path / "t.pt", capsys)
     assert "rsl_rl 1 to 3" in text
+    command = ["import", "rsl_rl", str(tmp_path / "t.pt"), "--user", "contract.yaml"]
+    assert f"surefoot {' '.join(command)} --model scene.xml -o policy.onnx" in text
+    # The format is one there is: what is refused is the contract, which is not there.
+    assert main([*command, "--model", "quadruped", "-o", str(tmp_path / "p.onnx")]) == 2
+    assert "contract.yaml" in capsys.readouterr().err
     assert "actor.0.weight" in text
     assert "calls beyond tensors none" in text
 
