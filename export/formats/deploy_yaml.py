@@ -92,7 +92,8 @@ def _refuse(refusals: dict[str, bool]) -> None:
     for what, found in refusals.items():
         if found:
             raise Refused(
-                f"deploy.yaml cannot say {what}, which this policy has; leave --format out"
+                f"deploy.yaml cannot say {what}, which this policy has; leave out "
+                "--format deploy-yaml"
             )
 
 

@@ -165,7 +165,8 @@ def _task_name(argv: list[str]) -> str:
         # encoder, so that its settings are seen.
         config = TrainConfig(network=NetworkConfig(encoders=(EncoderConfig(),)))
         _parse(["--help"], Options(task=_EXAMPLE, config=config))
-    raise BadInput(f"name the task first: {PROG} TASK ...; there are: {', '.join(tasks)}")
+    known = f"{', '.join(tasks)}, and gym:ID for environments of gymnasium"
+    raise BadInput(f"name the task first: {PROG} TASK ...; there are: {known}")
 
 
 def _known_tasks() -> list[str]:
