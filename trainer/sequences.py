@@ -78,14 +78,6 @@ def pad(x: Tensor, layout: Layout) -> Tensor:
     return padded.masked_fill(ended.reshape(*ended.shape, *[1] * (x.ndim - 1)), 0.0)
 
 
-def unpad(padded: Tensor, layout: Layout) -> Tensor:
-    """Return sequences ``(L, M, ...)`` of a whole rollout as its rows, ``(T N, ...)``."""
-    mask = layout.mask.to(padded.device)
-    rows = layout.row.to(padded.device)[mask]
-    x = padded.new_zeros(rows.numel(), *padded.shape[2:])
-    return x.index_copy(0, rows, padded[mask])
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Padded:
     """The input of a recurrent network for some samples.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from trainer.networks.recurrent import Gru
-from trainer.sequences import Padded, pad, pick, split, unpad
+from trainer.sequences import Layout, Padded, pad, pick, split
 
 
 def numbered(steps: int, envs: int) -> Tensor:
@@ -18,6 +18,12 @@ def numbered(steps: int, envs: int) -> Tensor:
 
 def random_starts(steps: int, envs: int, share: float, seed: int = 0) -> Tensor:
     return torch.rand(steps, envs, generator=torch.Generator().manual_seed(seed)) < share
+
+
+def unpad(padded: Tensor, layout: Layout) -> Tensor:
+    """Sequences ``(L, M, 2)`` of a whole rollout as its rows, each by the number it came from."""
+    rows = {int(layout.row[at]): padded[at] for at in map(tuple, layout.mask.nonzero().tolist())}
+    return torch.stack([rows[i] for i in range(len(rows))])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.3, 1.0])

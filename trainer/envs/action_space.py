@@ -37,11 +37,6 @@ class ActionSpace:
     names: tuple[str, ...] = ()
     bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
-    @property
-    def num_logits(self) -> int:
-        """Numbers a head gives for the choices: the sum of `sizes`."""
-        return sum(self.sizes)
-
 
 def action_space_of(env: VecEnv) -> ActionSpace:
     """Return what an environment says of its actions; one that says nothing is continuous."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import mujoco
 import mujoco.batch
@@ -349,11 +349,6 @@ def nominal_params(model: mujoco.MjModel, contract: PolicyContract, num_envs: in
         kd_scale=ones.clone(),
         strength=ones.clone(),
     )
-
-
-def take_rows(params: PhysicsParams, rows: torch.Tensor) -> PhysicsParams:
-    """The parameters of some rows, leading shape (k,)."""
-    return replace(params, **{f.name: getattr(params, f.name)[rows] for f in fields(params)})
 
 
 def home_qpos(model: mujoco.MjModel) -> NDArray[np.float64]:

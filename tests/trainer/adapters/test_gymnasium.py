@@ -289,10 +289,10 @@ def test_actions_with_bounds() -> None:
 
 def test_discrete_actions() -> None:
     one = ActionWriter(spaces.Discrete(3, start=5), "clip")
-    assert (one.space.kind, one.space.sizes, one.space.num_logits) == ("discrete", (3,), 3)
+    assert (one.space.kind, one.space.sizes) == ("discrete", (3,))
     assert one.write(torch.tensor([[0.0], [2.0]])).tolist() == [5, 7]
     many = ActionWriter(spaces.MultiDiscrete([2, 4], start=[0, 1]), "clip")
-    assert (many.space.num_actions, many.space.num_logits) == (2, 6)
+    assert (many.space.num_actions, many.space.sizes) == (2, (2, 4))
     assert many.write(torch.tensor([[1.0, 3.0]])).tolist() == [[1, 4]]
     bits = ActionWriter(spaces.MultiBinary(2), "clip")
     assert bits.space.sizes == (2, 2)
