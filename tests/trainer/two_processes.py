@@ -338,7 +338,9 @@ def distilled(folder: Path, teacher: Path, peers: Peers) -> dict[str, Any]:
     }
 
     def runner(iterations: int, path: Path) -> DistillationRunner:
-        made = DistillationRunner(RslRlVecEnv(Points(8, 8 * peers.rank)), config, str(folder))
+        # The first process alone has a folder, as in some scripts.
+        log_dir = str(folder) if peers.first else None
+        made = DistillationRunner(RslRlVecEnv(Points(8, 8 * peers.rank)), config, log_dir)
         made.load(path)
         made.learn(iterations)
         peers.any(False)

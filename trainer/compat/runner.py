@@ -109,6 +109,8 @@ class Runner(ABC):
             run.episodes.restart(every)
         total = run.iteration + num_learning_iterations
         log_dir = self._log_dir if self._peers.first else None
+        # All take part in keeping; some scripts give a folder to the first process alone.
+        keeps = self._peers.from_first(log_dir is not None)
         if log_dir is not None:
             store_code_state(log_dir, self._repositories)
         with (
@@ -121,9 +123,10 @@ class Runner(ABC):
                 shown.iteration(run.iteration, metrics)
                 index = self.current_learning_iteration
                 due = run.iteration == total or index % settings.save_interval == 0
-                if self._log_dir is not None and due:
+                if keeps and due:
                     others = run.gather_others(run.checkpoint())
-                    self._save(self._log_dir / f"model_{index}.pt", None, others)
+                    if log_dir is not None:
+                        self._save(log_dir / f"model_{index}.pt", None, others)
 
     def save(self, path: str | os.PathLike[str], infos: Any = None) -> None:
         """Write a file that rsl_rl 5 loads, and that holds all that a run continues from.
