@@ -49,7 +49,9 @@ def fill_actions(
                 sheet.ask(f"{path}.joints", f"the joints behind the {num_actions} actions")
         _fill_action(sheet, filled, term, path, where, rest, model)
     total = sum(len(term["joints"]) for term in terms)
-    if total != num_actions and all(f"{t['name']}" for t in terms):
+    if total != num_actions:
+        # Where joints are still to be said, that is the question.
+        sheet.settle()
         raise BadInput(f"action: {total} joints for the graph's {num_actions} actions")
     return {
         "terms": terms,

@@ -59,13 +59,16 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
 
 
 def _state_timing(sheet: Sheet, table: Table) -> None:
-    sheet.state("timing.control_dt", table.number("policy_dt"), "file", table.where("policy_dt"))
-    step = table.number("physics_dt")
-    sheet.state("timing.physics_dt", step, "file", table.where("physics_dt"))
-    # The stack's simulator evaluates its PD at every physics step; control_dt is the period of the
-    # link to the motor boards, which run their own loop.
-    where = f"{table.where('physics_dt')}: its simulator evaluates the PD at every step"
-    sheet.state("timing.pd_dt", step, "file", where)
+    if "policy_dt" in table:
+        period = table.number("policy_dt")
+        sheet.state("timing.control_dt", period, "file", table.where("policy_dt"))
+    if "physics_dt" in table:
+        step = table.number("physics_dt")
+        sheet.state("timing.physics_dt", step, "file", table.where("physics_dt"))
+        # The stack's simulator evaluates its PD at every physics step; control_dt is the period of
+        # the link to the motor boards, which run their own loop.
+        where = f"{table.where('physics_dt')}: its simulator evaluates the PD at every step"
+        sheet.state("timing.pd_dt", step, "file", where)
     if "control_dt" in table:
         sheet.note(
             f"{table.where('control_dt')} {table.number('control_dt'):g} s is the period of the "
@@ -95,9 +98,12 @@ def _state_action(sheet: Sheet, table: Table, names: list[str], count: int) -> N
                     f"joints without an action keep their default position, as in training; the "
                     f"stack's own simulator holds them at 0: {', '.join(bent)}"
                 )
-    ends = [table.spread(f"action_limit_{end}", count) for end in ("lower", "upper")]
-    where = table.where("action_limit_lower, action_limit_upper")
-    sheet.state("action.raw_clip", ends, "file", where)
+    keys = ("action_limit_lower", "action_limit_upper")
+    if all(key in table for key in keys):
+        ends = [table.spread(key, count) for key in keys]
+        sheet.state("action.raw_clip", ends, "file", table.where(", ".join(keys)))
+    else:
+        sheet.ask("action.raw_clip", "ends of the raw action, as numbers", "[-10000, 10000]")
 
 
 def _state_observation(sheet: Sheet, table: Table, count: int, past: int) -> None:

@@ -157,7 +157,9 @@ def _fill_term(
     if isinstance(term["value"], int | float) and not isinstance(term["value"], bool):
         term["value"] = [float(term["value"])]
     if term["value"] is None and term["source"] in ("constant", "command_active"):
-        sheet.ask(f"observation.{name}.value", "its numbers, or the threshold of the norm")
+        # Of a term whose source is still to be said only that is asked.
+        if not sheet.asked(f"observation.{name}.source"):
+            sheet.ask(f"observation.{name}.value", "its numbers, or the threshold of the norm")
         term["value"] = [0.0]
     if "clip_first" not in term:
         term["clip_first"] = True

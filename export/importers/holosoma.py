@@ -44,7 +44,7 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     Raises:
         BadInput: The metadata are incomplete, or contradict each other.
     """
-    config = next(iter(foreign.tables().values()), Table("", {}))
+    config = _config(foreign, sheet)
     task = config.table("task") if "task" in config else Table("task", {})
     named = task.data.get("model_path")
     path = foreign.network(named if isinstance(named, str) and named else None)
@@ -65,6 +65,23 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     _state_observation(sheet, graph, config, names)
     _state_timing(sheet, task)
     return graph
+
+
+def _config(foreign: Foreign, sheet: Sheet) -> Table:
+    """The inference config among the YAML files of a run, without items where there is none."""
+    sections = {"robot", "observation", "task"}
+    tables = list(foreign.tables().values())
+    found = [table for table in tables if sections & table.data.keys()]
+    if len(found) > 1:
+        names = shorten([table.name for table in found])
+        raise BadInput(
+            f"holosoma: several inference configs (sections {', '.join(sorted(sections))}): "
+            f"{names}; give one"
+        )
+    for table in tables:
+        if table not in found:
+            sheet.note(f"{table.name}: not read, it is no inference config")
+    return found[0] if found else Table("", {})
 
 
 def _read_tracking(foreign: Foreign, sheet: Sheet, config: Table, task: Table, path: Path) -> Graph:

@@ -80,12 +80,7 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     )
     sheet.state("name", name.replace("/", "-"), "file", f"{files.policy.name}")
     sheet.state("hint.robot", files.robot, "file", files.policy.name)
-    step, n = both.number("dt"), both.count("decimation")
-    sheet.state(
-        "timing.control_dt", round(step * n, 12), "file", f"{files.where('dt')} x decimation"
-    )
-    # The stack computes no PD in between: motors do, and its simulators at their own step.
-    sheet.ask("timing.pd_dt", "period of the PD in simulation, [s]", *_steps(foreign, step))
+    _state_timing(sheet, files, foreign.model.timestep)
     names = state_joints(files, sheet, foreign.model, count)
     for key, field in (("rl_kp", "kp"), ("rl_kd", "kd"), ("default_dof_pos", "default_pos")):
         if key in both:
@@ -105,7 +100,8 @@ def _network(foreign: Foreign, policy: Table) -> Any:
     here = [path for path in foreign.paths if path.parent == beside.parent]
     if any(path.suffix in NETWORKS for path in here):
         foreign = dataclasses.replace(foreign, paths=tuple(here))
-    return foreign.network(policy.text("model_name"), beside)
+    named = policy.text("model_name") if "model_name" in policy else None
+    return foreign.network(named, beside)
 
 
 def _length(files: SarFiles, count: int) -> int:
@@ -119,8 +115,18 @@ def _length(files: SarFiles, count: int) -> int:
     return both.count("num_observations")
 
 
-def _steps(foreign: Foreign, step: float) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((f"{foreign.model.timestep:g}", f"{step:g}")))
+def _state_timing(sheet: Sheet, files: SarFiles, timestep: float) -> None:
+    both, steps = files.both, [timestep]
+    if "dt" in both and "decimation" in both:
+        period = round(both.number("dt") * both.count("decimation"), 12)
+        steps.append(both.number("dt"))
+        where = f"{files.where('dt')} x decimation"
+        sheet.state("timing.control_dt", period, "file", where)
+    # Clocks cannot be read without it.
+    sheet.require("timing.control_dt", "period of the policy, [s]: dt x decimation", "0.02")
+    # The stack computes no PD in between: motors do, and its simulators at their own step.
+    likely = dict.fromkeys(f"{step:g}" for step in steps)
+    sheet.ask("timing.pd_dt", "period of the PD in simulation, [s]", *likely)
 
 
 def _compare_limits(foreign: Foreign, sheet: Sheet, both: Table, names: list[str]) -> None:
@@ -205,15 +211,15 @@ def _term(sheet: Sheet, both: Table, name: str, wheels: list[int], count: int) -
     if name not in _TERMS:
         path = f"observation.{name}.source"
         sheet.ask(path, f"what '{name}' is computed from: {', '.join(SOURCES)}")
-        # A number stands for what is still to be said, so that only its source is asked for.
-        stated = path in sheet
-        return term(name, sheet.get(path)) if stated else term(name, "constant", value=[0.0])
+        return term(name, sheet.get(path, "constant"))
     source, key = _TERMS[name]
     found = term(name, source)
-    if key is not None:
+    if key is not None and key not in both:
+        sheet.ask(f"observation.{name}.scale", f"{key} of the stack's files")
+    elif key is not None:
         value = both.get(key)
         found["scale"] = both.numbers(key) if is_list(value) else [both.number(key)]
-    if name == "dof_pos" and wheels:
+    if name == "dof_pos" and wheels and "scale" in found:
         scale = both.number("dof_pos_scale")
         found["scale"] = [0.0 if i in wheels else scale for i in range(count)]
     if name == "actions":
@@ -267,6 +273,8 @@ def _state_action(sheet: Sheet, files: SarFiles, wheels: list[int], names: list[
         # Files from before the two lists have one number.
         reach = both.number("clip_actions")
         clip = [[-reach] * count, [reach] * count]
+    elif {"clip_actions_lower", "clip_actions_upper"} & both.data.keys():
+        sheet.note(f"{files.policy.name}: clips of actions of one side only, which do not count")
     scale = _action_scale(both, wheels, count)
     where = files.policy.where(
         "action_scale, clip_actions_lower, clip_actions_upper, wheel_indices"
@@ -278,9 +286,10 @@ def _state_action(sheet: Sheet, files: SarFiles, wheels: list[int], names: list[
             "name": f"{'wheels' if kind == 'velocity' else 'joints'}_{members[0]}",
             "kind": kind,
             "joints": [names[i] for i in members],
-            "scale": [scale[i] for i in members],
             "offset": 0.0 if kind == "velocity" else "default_pos",
         }
+        if scale is not None:
+            picked["scale"] = [scale[i] for i in members]
         if clip is not None:
             picked["raw_clip"] = [[end[i] for i in members] for end in clip]
         terms.append(picked)
@@ -291,8 +300,10 @@ def _state_action(sheet: Sheet, files: SarFiles, wheels: list[int], names: list[
         sheet.note(f"wheels are driven by velocity: {', '.join(hold)}")
 
 
-def _action_scale(both: Table, wheels: list[int], count: int) -> list[float]:
+def _action_scale(both: Table, wheels: list[int], count: int) -> list[float] | None:
     """Scale per joint; older files have one for legs, one for wheels, and a factor for hips."""
+    if "action_scale" not in both:
+        return None
     scale = both.spread("action_scale", count)
     hips, reduction = _hips(both)
     scale = [s * reduction if i in hips else s for i, s in enumerate(scale)]

@@ -81,6 +81,10 @@ def find_files(foreign: Foreign, sheet: Sheet) -> SarFiles:
     for path, table in foreign.tables().items():
         for key in table:
             section = Table(f"{path.parent.name}/{path.name}", table.table(key).data)
+            if key in paths:
+                raise BadInput(
+                    f"rl_sar: section '{key}' stands in '{paths[key]}' and in '{path}': give one"
+                )
             (policies if "model_name" in section or "/" in key else bases)[key] = section
             paths[key] = path
     wanted = sheet.get("name")

@@ -13,7 +13,7 @@ from typing import Any
 
 from export.importers.foreign import Foreign
 from export.importers.graph import Graph
-from export.importers.reading import Table, is_list, show
+from export.importers.reading import Table, as_number, is_list, show
 from export.importers.sheet import Sheet
 from export.importers.unitree_motors import motor_order
 from export.importers.unitree_terms import CHANNELS, picked, state_observation
@@ -45,15 +45,21 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     table = foreign.the_table("deploy.yaml", "joint_ids_map")
     graph = foreign.graph(foreign.network())
     sheet.unread(table, _KEYS)
-    period = table.number("step_dt")
-    sheet.state("timing.control_dt", period, "file", table.where("step_dt"))
+    if "step_dt" in table:
+        sheet.state("timing.control_dt", table.number("step_dt"), "file", table.where("step_dt"))
+    # Clocks and filters of the file cannot be read without it.
+    period = as_number(
+        sheet.require("timing.control_dt", "period of the policy, [s]", "0.02"),
+        "timing.control_dt",
+    )
     names = _joints(foreign, sheet, table)
-    defaults = table.numbers("default_joint_pos", len(names))
-    where = table.where("default_joint_pos")
-    sheet.state("joints.default_pos", defaults, "file", where)
+    if "default_joint_pos" in table:
+        defaults = table.numbers("default_joint_pos", len(names))
+        where = table.where("default_joint_pos")
+        sheet.state("joints.default_pos", defaults, "file", where)
     _commands(sheet, table)
-    _actions(foreign, sheet, table, names)
-    state_observation(sheet, table, graph)
+    _actions(foreign, sheet, table, names, period)
+    state_observation(sheet, table, graph, period)
     _flag_rounding(sheet, table)
     return graph
 
@@ -88,6 +94,8 @@ def _joints(foreign: Foreign, sheet: Sheet, table: Table) -> list[str]:
     sheet.state("joints.names", names, "file", mapped)
     sheet.state("joints.motor", ids, "file", table.where("joint_ids_map"))
     for key, field in (("stiffness", "kp"), ("damping", "kd")):
+        if key not in table:
+            continue
         values = table.numbers(key)
         if max(ids) < len(values):
             picked = [values[i] for i in ids]
@@ -136,7 +144,7 @@ def _commands(sheet: Sheet, table: Table) -> None:
                 sheet.state(f"commands.{channel}", value, "file", ranges.where(channel))
 
 
-def _actions(foreign: Foreign, sheet: Sheet, table: Table, names: list[str]) -> None:
+def _actions(foreign: Foreign, sheet: Sheet, table: Table, names: list[str], period: float) -> None:
     terms: list[dict[str, Any]] = []
     actions = table.table("actions")
     for name in actions:
@@ -156,7 +164,7 @@ def _actions(foreign: Foreign, sheet: Sheet, table: Table, names: list[str]) -> 
         for key, field in (("clip", "target_clip"), ("raw_clip", "raw_clip")):
             if key in action:
                 found[field] = _bounds(action, key, len(joints))
-        _ask_filter(sheet, table, action)
+        _ask_filter(sheet, action, period)
         terms.append(found)
     sheet.state("action.terms", terms, "file", table.where("actions"))
 
@@ -178,14 +186,14 @@ def _kind(sheet: Sheet, actions: Table, name: str) -> str:
     return kind
 
 
-def _ask_filter(sheet: Sheet, table: Table, action: Table) -> None:
+def _ask_filter(sheet: Sheet, action: Table, period: float) -> None:
     """Forks smooth their actions with a low-pass that no two of them write alike."""
     for key in _SMOOTHED.split():
         if key not in action:
             continue
         likely: tuple[str, ...] = ()
         if key.endswith("hz"):
-            turn = 2.0 * math.pi * action.number(key) * table.number("step_dt")
+            turn = 2.0 * math.pi * action.number(key) * period
             if turn <= 0.0:
                 raise BadInput(f"{action.where(key)}: {action.number(key):g} is not positive")
             likely = (f"{1.0 - math.exp(-turn):.6g}", f"{turn / (1.0 + turn):.6g}")
@@ -225,8 +233,8 @@ def _bounds(action: Table, key: str, count: int) -> list[Any]:
 
 def _flag_rounding(sheet: Sheet, table: Table) -> None:
     """Say that the numbers are rounded, unless one of them cannot be."""
-    numbers = [*table.numbers("stiffness"), *table.numbers("damping")]
-    numbers += table.numbers("default_joint_pos")
+    keys = [key for key in ("stiffness", "damping", "default_joint_pos") if key in table]
+    numbers = [number for key in keys for number in table.numbers(key)]
     for term_ in sheet.get("action.terms", []):
         numbers += [v for v in term_.get("scale", []) if isinstance(v, float)]
     if all(float(f"{value:.3g}") == value for value in numbers):

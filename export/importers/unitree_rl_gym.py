@@ -42,7 +42,11 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
             "unitree_rl_gym: expected a YAML with 'simulation_dt' (deploy_mujoco) or 'control_dt' "
             "(deploy_real)"
         )
+    if simulated and real and simulated[0].name == real[0].name:
+        simulated = [Table(f"{each.name} (simulation)", each.data) for each in simulated]
+        real = [Table(f"{each.name} (robot)", each.data) for each in real]
     table = (simulated or real)[0]
+    _check_alike([*simulated, *real])
     count, dim = table.count("num_actions"), table.count("num_obs")
     graph = foreign.graph(foreign.network(_policy_name(table)), dim)
     for each in [*simulated, *real]:
@@ -52,8 +56,9 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     joints = _state_joints(foreign, sheet, count, real)
     for each in [*simulated, *real]:
         _state_gains(sheet, each, count, joints)
-    _state_observation(sheet, table, count, dim)
-    _state_scale(sheet, table, count)
+    _state_observation(sheet, [*simulated, *real], count, dim)
+    for each in [*simulated, *real]:
+        _state_scale(sheet, each, count)
     sheet.state("action.offset", "default_pos", "default", _SCRIPTS)
     if "joints.names" in sheet:
         sheet.state("action.joints", sheet.get("joints.names")[:count], "inferred", "num_actions")
@@ -63,8 +68,19 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     return graph
 
 
+def _check_alike(tables: list[Table]) -> None:
+    """Refuse files of two policies; other differences are said, and these have no middle."""
+    for key in ("num_actions", "num_obs"):
+        counts = {table.count(key): table for table in tables if key in table}
+        if len(counts) > 1:
+            found = ", ".join(f"{count} in {table.name}" for count, table in counts.items())
+            raise BadInput(f"{key}: {found}: files of two policies?")
+
+
 def _state_scale(sheet: Sheet, table: Table, count: int) -> None:
     """What an action means; forks for quadrupeds reduce that of the hips, and clip it."""
+    if "action_scale" not in table:
+        return
     scale = table.number("action_scale")
     if "hip_scale_reduction" in table:
         less = scale * table.number("hip_scale_reduction")
@@ -88,11 +104,11 @@ def _policy_name(table: Table) -> str | None:
 
 def _state_timing(sheet: Sheet, table: Table) -> None:
     if "simulation_dt" in table:
-        step, n = table.number("simulation_dt"), table.count("control_decimation")
-        where = table.where("simulation_dt")
+        step, where = table.number("simulation_dt"), table.where("simulation_dt")
         sheet.state("timing.pd_dt", step, "file", where)
-        product = f"{where} x control_decimation"
-        sheet.state("timing.control_dt", round(step * n, 12), "file", product)
+        if "control_decimation" in table:
+            period = round(step * table.count("control_decimation"), 12)
+            sheet.state("timing.control_dt", period, "file", f"{where} x control_decimation")
     else:
         period = table.number("control_dt")
         sheet.state("timing.control_dt", period, "file", table.where("control_dt"))
@@ -179,7 +195,7 @@ def _state_gains(
         hold = dict(zip(names[count:], extra["default_angles"], strict=True))
         sheet.state("action.hold", hold, "file", table.where("arm_waist_target"))
     for key, field in (("kps", "kp"), ("kds", "kd"), ("default_angles", "default_pos")):
-        values: list[Any] = table.numbers(key, count) + extra[key]
+        values: list[Any] = [*table.numbers(key, count), *extra[key]] if key in table else []
         if len(values) == len(names):
             sheet.state(f"joints.{field}", values, "file", table.where(key))
     if "imu_type" in table and table.text("imu_type") == "torso":
@@ -189,7 +205,7 @@ def _state_gains(
         )
 
 
-def _state_observation(sheet: Sheet, table: Table, count: int, dim: int) -> None:
+def _state_observation(sheet: Sheet, tables: list[Table], count: int, dim: int) -> None:
     terms = [
         term("base_ang_vel", "base_ang_vel"),
         term("projected_gravity", "projected_gravity"),
@@ -205,7 +221,7 @@ def _state_observation(sheet: Sheet, table: Table, count: int, dim: int) -> None
                 f"num_obs is {dim}: the scripts of this stack observe {11 + 3 * count} numbers for "
                 f"{count} joints, with a gait clock"
             )
-            _ask_observation(sheet, table, count, dim)
+            _ask_observation(sheet, tables[0], count, dim)
         return
     names = sheet.get("joints.names")
     if len(names) > count:
@@ -218,12 +234,14 @@ def _state_observation(sheet: Sheet, table: Table, count: int, dim: int) -> None
         "base_ang_vel": "ang_vel_scale",
         "joint_pos": "dof_pos_scale",
         "joint_vel": "dof_vel_scale",
+        "command": "cmd_scale",
     }
     for name, key in scales.items():
         path = f"observation.{name}.scale"
-        sheet.state(path, table.number(key), "file", table.where(key))
-    where = table.where("cmd_scale")
-    sheet.state("observation.command.scale", table.numbers("cmd_scale", 3), "file", where)
+        for table in (table for table in tables if key in table):
+            value = table.numbers(key, 3) if name == "command" else table.number(key)
+            sheet.state(path, value, "file", table.where(key))
+        sheet.ask(path, f"{key} of the stack's files")
     _ask_clock(sheet)
 
 

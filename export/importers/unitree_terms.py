@@ -122,13 +122,14 @@ def _quick(pattern: str) -> bool:
     return len(pattern) <= _MAX_PATTERN and repeats <= _MAX_REPEATS and not _SLOW.search(pattern)
 
 
-def state_observation(sheet: Sheet, table: Table, graph: Graph) -> None:
+def state_observation(sheet: Sheet, table: Table, graph: Graph, period: float) -> None:
     """State the observation blocks of a ``deploy.yaml``.
 
     Args:
         sheet: Knows the joints already.
         table: The file.
         graph: Its network.
+        period: The policy's, [s].
 
     Raises:
         BadInput: Groups and inputs differ, or a term cannot be read.
@@ -147,7 +148,6 @@ def state_observation(sheet: Sheet, table: Table, graph: Graph) -> None:
     order = list(groups) if None in groups else [name for name in graph.inputs if name in groups]
     # The manager has one such switch for all groups, and the last one that sets it counts.
     switches = [g.flag(_SWITCHES[0], absent=False) for g in groups.values() if _SWITCHES[0] in g]
-    period = table.number("step_dt")
     blocks: list[dict[str, Any]] = []
     for name in order:
         block = _block(sheet, groups[name], period, frames=bool(switches and switches[-1]))

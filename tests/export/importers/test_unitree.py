@@ -189,7 +189,7 @@ def test_rl_gym_refuses_another_robot_and_contradictions_are_noted(
     case = gym_case(tmp_path / "b", motion)
     case.write("deploy_real/configs/g1.yaml", yaml.safe_dump({**REAL, "kps": [100, 90, 100, 150]}))
     notes = " ".join(case.run().notes)
-    assert "contradiction: joints.kp: file (g1.yaml kps) says 150.0 for left_knee" in notes
+    assert "joints.kp: file (g1.yaml (simulation) kps) says 150.0 for left_knee" in notes
 
 
 def test_rl_gym_with_an_unknown_length_asks_for_the_observation(
@@ -527,7 +527,7 @@ def test_rounded_numbers_are_flagged_unless_one_is_not_rounded(tmp_path: Path) -
         ("step_dt: 0.02", "step_dt: [0.02]", r"deploy.yaml step_dt: expected a finite number"),
         ("step_dt: 0.02", "step_dt: .nan", r"step_dt: expected a finite number, found nan"),
         ("- 101.0", "- .inf", r"stiffness\[0\]: expected a finite number, found inf"),
-        ("step_dt: 0.02\n", "", r"'step_dt' is missing; there are joint_ids_map"),
+        ("joint_ids_map:", "ids:", r"'joint_ids_map' is missing; there are ids"),
         ("- 101.0", "- -3.0", r"kp = -3.0 is negative"),
         ("builtins.slice", "os.system", r"joint_ids: expected joints.*os.system"),
         ("  base_ang_vel:", "  imu_camera:", r"observation.imu_camera.source \(what 'imu_camera'"),
