@@ -130,10 +130,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     who = f"surefoot {arguments[0]}" if arguments and arguments[0] in verbs else "surefoot"
     try:
         with _one_kind_of_stop():
+            _open_what_is_closed()
             code = _dispatch(arguments, verbs)
-            # None where the process was started without one.
-            if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
-                sys.stdout.flush()
+            sys.stdout.flush()
     except SystemExit as leave:
         return _code_of(leave, who)
     except BrokenPipeError:
@@ -173,11 +172,22 @@ def _fail_of_ours(who: str, error: Exception) -> int:
     return _fail(who, text, ExitCode.INTERNAL)
 
 
+def _open_what_is_closed() -> None:
+    """Give the process the standard streams that it was started without: the null device.
+
+    Python has None in their place, and the next file that is opened gets the number: what a library
+    prints would be written into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest number that is free, so that of the stream.
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
 def _settle_output() -> None:
     """Let go of what cannot be written: the interpreter would try again at exit, and complain."""
-    # None where the process was started without one.
-    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
-        return
     try:
         sys.stdout.flush()
     except OSError:

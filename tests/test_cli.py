@@ -376,6 +376,21 @@ def test_standard_streams_may_be_closed_or_full(redirection: str, unbuffered: st
     assert done.stderr == "surefoot: error: cannot write: No space left on device\n" * full
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_stream_that_is_closed_is_the_null_device_and_no_file_of_ours(number: int) -> None:
+    # The dispatcher in a verb's place: what it has opened is there when the verb begins.
+    look = (
+        "import os, sys; from robot_runtime import cli; cli._open_what_is_closed(); "
+        "null = os.stat(os.devnull).st_rdev; "
+        "streams = (sys.stdin, sys.stdout, sys.stderr); "
+        "sys.exit(any(s is None or s.fileno() != i for i, s in enumerate(streams)) "
+        f"or os.fstat({number}).st_rdev != null or not os.get_inheritable({number}))"
+    )
+    command = [sys.executable, "-c", look]
+    done = subprocess.run(["sh", "-c", f'"$@" {number}>&-', "sh", *command], check=False)
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_no_room_is_said_also_where_there_is_no_standard_output(
     number: int, plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
