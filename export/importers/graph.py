@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from export.bare import strip
 from export.importers.bounds import check_bounds, check_text
+from export.importers.lengths import check_length, check_one_action, fill_lengths, shape_of
 from export.importers.reading import MAX_BINARY, one_line, read_bytes, shorten
 from robot_runtime.errors import BadInput
 from robot_runtime.policy.spec import RecurrentState
@@ -126,13 +127,20 @@ def original_of(path: Path) -> bytes | str:
 
 def make_graph(model: onnx.ModelProto, name: str, metadata: dict[str, str]) -> Graph:
     """Take a checked ONNX model apart; see `open_onnx`. The reference is what is given here."""
-    inputs = {tensor.name: _shape(tensor, "input") for tensor in graph_inputs(model)}
-    outputs = {tensor.name: _shape(tensor, "output") for tensor in model.graph.output}
+    fill_lengths(model)
+    inputs = {tensor.name: shape_of(tensor, "input") for tensor in graph_inputs(model)}
+    outputs = {tensor.name: shape_of(tensor, "output") for tensor in model.graph.output}
     states = _states(inputs, outputs)
     carried = {state.input for state in states}, {state.output for state in states}
     if len(inputs) == len(carried[0]) or len(outputs) == len(carried[1]):
         raise BadInput(f"{name}: the graph has no observation to take, or no action to give")
-    _check_one_action({k: s for k, s in outputs.items() if k not in carried[1]}, name)
+    for tensor in graph_inputs(model):
+        check_length(tensor, "input", name)
+    results = [tensor for tensor in model.graph.output if tensor.name not in carried[1]]
+    for tensor in results:
+        if len(results) == 1 or tensor.name in _OUTPUTS:
+            check_length(tensor, "output", name)
+            check_one_action(tensor, name)
     anonymous(model)
     data = model.SerializeToString(deterministic=True)
     return Graph(
@@ -145,17 +153,6 @@ def make_graph(model: onnx.ModelProto, name: str, metadata: dict[str, str]) -> G
         metadata=metadata,
         reference=lambda output: OnnxReference(data, (output,), states),
     )
-
-
-def _check_one_action(outputs: dict[str, tuple[int, ...]], name: str) -> None:
-    """Refuse an action output that holds several actions."""
-    for key, shape in outputs.items():
-        is_action = len(outputs) == 1 or key in _OUTPUTS
-        if is_action and math.prod(shape[:-1]) > 1:
-            raise BadInput(
-                f"{name}: output '{key}' has the shape {list(shape)}, several actions at once (a "
-                "batch, or the steps of a plan): export the network for one"
-            )
 
 
 def choose_output(graph: Graph, wanted: str | None) -> str:
@@ -224,11 +221,10 @@ class OnnxReference:
         """Run one observation, shape ``(observation_dim,)``; the state moves on."""
         feed, start = dict(self._carried), 0
         for name, shape in self._observed.items():
-            # A free last axis takes what is left; other free axes are batches of one.
-            sizes = [size or 1 for size in shape[:-1]]
-            last = shape[-1] if shape and shape[-1] else (obs.size - start) // math.prod(sizes)
-            stop = start + math.prod(sizes) * last
-            feed[name] = np.reshape(obs[start:stop], (*sizes, last))
+            # Free axes are batches of one; the last is none of them.
+            sizes = [size or 1 for size in shape]
+            stop = start + math.prod(sizes)
+            feed[name] = np.reshape(obs[start:stop], sizes)
             start = stop
         try:
             wanted = [*self._outputs, *(state.output for state in self._states)]
@@ -279,15 +275,6 @@ def _inline(model: onnx.ModelProto, path: Path) -> None:
         tensor.ClearField("external_data")
         tensor.data_location = onnx.TensorProto.DEFAULT
         tensor.raw_data = content[start : start + length]
-
-
-def _shape(tensor: onnx.ValueInfoProto, what: str) -> tuple[int, ...]:
-    """The shape of a tensor with a batch of one; free axes count one."""
-    kind = tensor.type.tensor_type
-    if kind.elem_type != onnx.TensorProto.FLOAT:
-        named = onnx.TensorProto.DataType.Name(kind.elem_type) if kind.elem_type else "unknown"
-        raise BadInput(f"{what} '{tensor.name}' is {named}, a policy takes and gives float32")
-    return tuple(d.dim_value if d.dim_value > 0 else 1 for d in kind.shape.dim)
 
 
 def _states(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -581,6 +582,24 @@ def test_a_network_for_a_batch_of_robots_is_refused(tmp_path: Path) -> None:
     (tmp_path / "policy.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(BadInput, match=r"output 'actions' has the shape \[8, 4\], several actions"):
         run(case)
+
+
+def test_a_network_that_hides_its_lengths(tmp_path: Path) -> None:
+    """The action's follows from the graph; the observation's does not."""
+    text = f"{COMMON}\nobservation: [joint_pos_rel, command]\naction: {{scale: 0.25, offset: 0.0}}"
+    case = custom(tmp_path, text, 7)
+    complete = run(case).policy.contract
+    model = onnx.load(str(case.files[0]))
+    (output,) = model.graph.output
+    output.type.tensor_type.shape.dim[-1].dim_param = "k"
+    onnx.save(model, str(case.files[0]))
+    assert run(case).policy.contract == complete
+    for shape in (["batch", "n"], None):
+        (taken,) = model.graph.input
+        taken.CopyFrom(onnx.helper.make_tensor_value_info(taken.name, 1, shape))
+        onnx.save(model, str(case.files[0]))
+        with pytest.raises(BadInput, match=r"input 'obs' does not say how long .*update_model_dim"):
+            run(case)
 
 
 def test_lengths_that_do_not_fit_show_a_table(tmp_path: Path) -> None:
