@@ -9,7 +9,6 @@ import numpy as np
 
 from robot_runtime.errors import Refused
 from robot_runtime.policy.rotation import multiply
-from robot_runtime.policy.state import JointCommand
 from sim2sim.model import SimModel
 from sim2sim.mujoco_robot import MujocoRobot
 from sim2sim.scenarios import Disturbance, Start
@@ -51,19 +50,6 @@ def place(robot: MujocoRobot, start: Start | None) -> None:
     if start is not None or key is None:
         _drop(robot, 0.0 if start is None else start.yaw)
     robot.reset()
-
-
-def hold_command(robot: MujocoRobot) -> JointCommand:
-    """Keep the joints where they are, with the contract's gains."""
-    contract = robot.sim.contract
-    zero = np.zeros(len(contract.joints))
-    return JointCommand(
-        position=robot.data.qpos[robot.sim.qpos].copy(),
-        velocity=zero,
-        effort=zero,
-        kp=contract.joint_array("kp"),
-        kd=contract.joint_array("kd"),
-    )
 
 
 def home_keyframe(sim: SimModel) -> int | None:

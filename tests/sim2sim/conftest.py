@@ -10,7 +10,9 @@ import pytest
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.file import write_policy
 from robot_runtime.policy.spec import ImuSpec, RobotRef
+from robot_runtime.policy.state import JointCommand
 from robot_runtime.robots import load_model
+from sim2sim.mujoco_robot import MujocoRobot
 from tests.helpers.contracts import joint_names, make_joint, quadruped_contract
 from tests.helpers.policies import mlp_model, synthesized_trace
 
@@ -29,6 +31,19 @@ def write_still_policy(path: Path, contract: PolicyContract) -> Path:
         path, model, contract=contract, trace=trace, provenance={"task": "stand"}, report={}
     )
     return path
+
+
+def hold_command(robot: MujocoRobot) -> JointCommand:
+    """Keep the joints where they are, with the contract's gains."""
+    contract = robot.sim.contract
+    zero = np.zeros(len(contract.joints))
+    return JointCommand(
+        position=robot.data.qpos[robot.sim.qpos].copy(),
+        velocity=zero,
+        effort=zero,
+        kp=contract.joint_array("kp"),
+        kd=contract.joint_array("kd"),
+    )
 
 
 def standing_contract(**changes: object) -> PolicyContract:

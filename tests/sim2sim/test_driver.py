@@ -20,8 +20,9 @@ from robot_runtime.policy.file import PolicyFile, open_policy
 from sim2sim.driver import RELEASE_AFTER, Gantry, RealTimeRobot, make
 from sim2sim.model import build_model, find_model
 from sim2sim.mujoco_robot import MujocoRobot
-from sim2sim.placement import hold_command, place
+from sim2sim.placement import place
 from tests.helpers.tiny_robot import tiny_xml
+from tests.sim2sim.conftest import hold_command
 
 
 class WallClock:

@@ -18,9 +18,9 @@ from robot_runtime.errors import ExitCode
 from robot_runtime.policy.rotation import heading, projected_gravity
 from robot_runtime.policy.state import JointCommand
 from sim2sim.mujoco_robot import MujocoRobot, PhysicsFault
-from sim2sim.placement import hold_command
 from sim2sim.sim_clock import SimClock
 from tests.helpers.tiny_robot import crowded_xml, tiny_contract, tiny_sim, tiny_xml
+from tests.sim2sim.conftest import hold_command
 
 HALF = math.sqrt(0.5)
 
