@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import mujoco
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -35,7 +36,7 @@ from sim2sim.scenarios import (
     nominal_schedule,
 )
 from sim2sim.summary import as_json, text_lines
-from sim2sim.viewer import check_film, film
+from sim2sim.viewer import check_film, draw, film
 
 _PROG = "surefoot sim2sim"
 
@@ -84,13 +85,15 @@ def main(argv: list[str]) -> int:
     # Everything that can be refused is refused here, before the first of many runs.
     sim = build_model(policy.contract, find_model(policy.contract, args.model), args.physics_dt)
     scenarios, notes = _scenarios(policy.contract, args)
+    if args.film is not None:
+        _check_scene(args.film, scenarios, sim.mj)
     job = Job(policy=args.policy, scene=args.model, physics_dt=args.physics_dt)
     with _progress(len(scenarios)) as advance:
         results = run_scenarios(
             job,
             scenarios,
             workers=_workers(args.workers, len(scenarios)),
-            keep=lambda s: s.kind != "disturbed" and s.index < _KEPT_RUNS,
+            keep=_is_kept,
             done=lambda _: advance(),
         )
     verdict = judge(results, thresholds)
@@ -103,11 +106,13 @@ def main(argv: list[str]) -> int:
         notes=notes,
         command=f"{_PROG} {shlex.join(argv)}",
     )
-    if args.report is not None:
-        with atomic_write(args.report) as temporary:
-            temporary.write_text(render(report), encoding="utf-8")
+    # All that takes long comes before anything is written, so that an interrupt leaves nothing.
+    page = "" if args.report is None else render(report)
     if args.film is not None:
         _film(report, args.film)
+    if args.report is not None:
+        with atomic_write(args.report) as temporary:
+            temporary.write_text(page, encoding="utf-8")
     if args.json:
         print(json.dumps(as_json(report), indent=2, allow_nan=False))
     else:
@@ -242,17 +247,28 @@ def _workers(asked: int, runs: int) -> int:
     return max(1, min(cores, runs // 10))
 
 
+def _is_kept(scenario: Scenario) -> bool:
+    """Tell whether the trajectory of a run is kept, for plots and film."""
+    return scenario.kind != "disturbed" and scenario.index < _KEPT_RUNS
+
+
+def _check_scene(path: Path, scenarios: list[Scenario], model: mujoco.MjModel) -> None:
+    """Refuse a film of runs that are not kept, and one that no OpenGL can draw."""
+    if not any(map(_is_kept, scenarios)):
+        raise BadInput(f"film '{path}': only nominal runs and constant commands are drawn")
+    draw(model, model.qpos0[None])
+
+
 def _film(report: Report, path: Path) -> None:
     """Draw the first run whose trajectory was kept, from where it begins to move."""
-    run = next((r for r in report.results if r.trajectory is not None), None)
-    if run is None or run.trajectory is None:
-        raise BadInput(f"film '{path}': only nominal runs and constant commands are drawn")
+    segments, truth = next(
+        (r.scenario.segments, r.trajectory.truth) for r in report.results if r.trajectory
+    )
     begin = 0.0
-    for segment in run.scenario.segments:
+    for segment in segments:
         if any(segment.command):
             break
         begin += segment.duration
-    truth = run.trajectory.truth
     sheet = path.suffix.lower() == ".png"
     film(report.sim.mj, truth, path, min(begin + 1.0, float(truth.time[-1])) if sheet else 0.0)
 

@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
+import numpy as np
 import pytest
 
 from robot_runtime.cli import main
+from sim2sim import command, viewer
 from tests.helpers.processes import Start
 from tests.helpers.tiny_robot import crowded_xml, tiny_contract, tiny_xml
 from tests.sim2sim.conftest import write_still_policy
@@ -102,6 +105,10 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
         (["{policy}", "--report", "/"], "must end in .html"),
         (["{policy}", "--film", "/dev/null"], "must end in .gif or .png"),
         (["{policy}", "--film", "gait.mp4"], "gait.mp4"),
+        (
+            ["{policy}", "--film", "{tiny}.gif", "--scenarios", "0", "--disturbed", "9"],
+            "only nominal",
+        ),
         (["{policy}", "--scenario", "1"], "--scenario"),
     ],
 )
@@ -121,6 +128,41 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert err.startswith("surefoot sim2sim: error: ")
     assert err.count("\n") == 1
     assert culprit in err
+
+
+def test_a_film_that_cannot_be_drawn_is_refused_before_the_runs(
+    still_policy: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("something ran")
+
+    monkeypatch.setattr(command, "run_scenarios", run)
+    monkeypatch.setenv("MUJOCO_GL", "disable")
+    code, out, err = _run(capsys, str(still_policy), "--film", str(tmp_path / "gait.gif"))
+    assert (code, out) == (2, "")
+    assert "MUJOCO_GL=disable" in err
+
+
+def test_an_interrupt_while_the_film_is_drawn_leaves_no_report(
+    still_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[object] = []
+
+    def draw(_: object, poses: np.ndarray) -> np.ndarray:
+        drawn.append(poses)
+        if len(drawn) > 1:
+            raise KeyboardInterrupt
+        return np.zeros((len(poses), 4, 4, 3), np.uint8)
+
+    monkeypatch.setattr(viewer, "draw", draw)
+    monkeypatch.setattr(command, "draw", draw)
+    paths = ["--report", str(tmp_path / "page.html"), "--film", str(tmp_path / "gait.gif")]
+    assert main(["sim2sim", str(still_policy), *STAND, *paths]) == 130
+    assert len(drawn) == 2
+    assert not list(tmp_path.iterdir())
 
 
 _SLOW = """
