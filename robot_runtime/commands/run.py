@@ -91,7 +91,7 @@ def main(argv: list[str]) -> int:
             recorder = FlightRecorder(args.log, header)
             stack.callback(recorder.close)
         if _on_robot(args.realtime, args.robot):
-            for line in stack.enter_context(realtime(args.priority, args.cpu)):
+            for line in stack.enter_context(realtime(args.priority or PRIORITY, args.cpu)):
                 print(f"surefoot run: {line}", file=sys.stderr)
         else:
             stack.enter_context(quiet_memory())
@@ -187,12 +187,17 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         help="real-time priority and locked memory; default: on a real robot",
     )
     parser.add_argument(
-        "--priority", type=int, default=PRIORITY, help=f"SCHED_FIFO priority (default {PRIORITY})"
+        "--priority", type=int, help=f"SCHED_FIFO priority, 1 to 99 (default {PRIORITY})"
     )
-    parser.add_argument("--cpu", type=int, help="processor to stay on")
+    parser.add_argument("--cpu", type=int, help="processor to stay on, with --realtime")
     args = parser.parse_args(argv)
     if args.duration is not None and not args.duration > 0.0:
         parser.error(f"argument --duration: {args.duration:g} s is not positive")
+    if args.priority is not None and not 1 <= args.priority <= 99:
+        parser.error(f"argument --priority: {args.priority} is not in 1 ... 99")
+    chosen = [name for name in ("priority", "cpu") if getattr(args, name) is not None]
+    if chosen and not _on_robot(args.realtime, args.robot):
+        parser.error(f"argument --{chosen[0]}: it is a part of --realtime, which is off")
     return args
 
 
