@@ -50,7 +50,7 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     plain = motion_file(model, path)
     if "joint_names" not in plain.metadata and "dof_names" in plain.metadata:
         raise BadInput(f"{path.name} has the metadata of holosoma: import it as holosoma")
-    state_joints(sheet, plain)
+    state_joints(sheet, plain, foreign.model)
     anchor, bodies = _bodies(sheet, plain)
     if anchor not in bodies:
         raise BadInput(f"{plain.name}: the anchor '{anchor}' is none of {shorten(bodies)}")

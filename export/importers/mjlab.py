@@ -12,6 +12,7 @@ from typing import Any
 
 from export.importers.foreign import Foreign
 from export.importers.graph import Graph
+from export.importers.model import ModelFacts
 from export.importers.reading import Table, as_number, shorten, show
 from export.importers.sheet import Sheet
 from export.importers.shorthand import term
@@ -52,7 +53,7 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
         raise BadInput(
             f"{graph.name} carries a motion (input 'time_step'): import it as beyondmimic"
         )
-    state_joints(sheet, graph)
+    state_joints(sheet, graph, foreign.model)
     names = texts(graph, "observation_names")
     terms = [_term(foreign, sheet, name) for name in names]
     scales = per_term(graph, "observation_terms_scale", names)
@@ -65,6 +66,11 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
         sheet.ask(
             "observation.scale", "file from before the terms' fields: scale of all terms", "1.0"
         )
+    for what, given in (("clips", clips), ("histories", lengths)):
+        if given is None:
+            sheet.note(
+                f"{graph.name}: says nothing of its terms' {what}: taken is that none has one"
+            )
     for i, (found, clip) in enumerate(zip(terms, clips or [None] * len(names), strict=True)):
         if scales is not None:
             found["scale"] = scales[i]
@@ -79,11 +85,11 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
     return graph
 
 
-def state_joints(sheet: Sheet, graph: Graph) -> None:
+def state_joints(sheet: Sheet, graph: Graph, model: ModelFacts) -> None:
     """Joints, gains, default pose and action scale: what mjlab and BeyondMimic files share.
 
     Raises:
-        BadInput: One is missing, or has another length than the names.
+        BadInput: The names are missing, or something has another length than they.
     """
     sheet.unread(Table(f"{graph.name} metadata", dict(graph.metadata)), _KEYS)
     names = texts(graph, "joint_names")
@@ -91,37 +97,53 @@ def state_joints(sheet: Sheet, graph: Graph) -> None:
     sheet.state("joints.names", names, "file", where)
     columns = {"joint_stiffness": "kp", "joint_damping": "kd", "default_joint_pos": "default_pos"}
     every: list[float] = []
+    found: dict[str, set[float]] = {}
     for key, field in columns.items():
+        if not graph.metadata.get(key):
+            continue
         values = numbers(graph, key)
         if len(values) != len(names):
             raise BadInput(
                 f"{graph.name}: metadata '{key}' has {len(values)} numbers for {len(names)} joint "
-                "names: are joints without a motor among them?"
+                f"names{_idle(model, names)}"
             )
         every += values
+        found[field] = set(values)
         sheet.state(f"joints.{field}", [v + 0.0 for v in values], "file", f"{graph.name} {key}")
-    gains = numbers(graph, "joint_stiffness"), numbers(graph, "joint_damping")
-    if set(gains[0]) == {1.0} and set(gains[1]) == {0.0}:
+    if found.get("kp") == {1.0} and found.get("kd") == {0.0}:
         sheet.note(
             f"{graph.name}: every kp is 1 and every kd 0: its exporter writes that for actuators "
             "that are no position servos; give joints.kp and joints.kd"
         )
-    scale = numbers(graph, "action_scale")
-    every += scale
-    value: Any = scale[0] if len(scale) == 1 else scale
-    sheet.state("action.scale", value, "file", f"{graph.name} action_scale")
+    if graph.metadata.get("action_scale"):
+        scale = numbers(graph, "action_scale")
+        every += scale
+        value: Any = scale[0] if len(scale) == 1 else scale
+        sheet.state("action.scale", value, "file", f"{graph.name} action_scale")
     sheet.state("action.offset", "default_pos", "default", _CODE)
     sheet.state(
         "actuator.form", "native", "default", "position actuators of MuJoCo, as in training"
     )
     sheet.state("actuator.damping", "actuator", "default", "damping of its position actuators")
-    if all(round(v, 3) == v for v in every):
+    if every and all(round(v, 3) == v for v in every):
         sheet.note(
             f"{graph.name}: no number has more than three decimals: this format rounds gains, pose "
             "and scales; compare them with the training"
         )
     sheet.ask("timing.control_dt", "period of the policy, [s]", "0.02")
     sheet.ask("timing.pd_dt", "physics step of training, [s]", "0.005")
+
+
+def _idle(model: ModelFacts, names: list[str]) -> str:
+    """What to know of joints that have no motor, where there are some; for a message."""
+    idle = [name for name in names if name not in model.driven]
+    if not idle:
+        return ""
+    return (
+        f"; {shorten(idle)} of them no actuator of {model.path.name} drives: the policy observes "
+        "joints without a motor, which robots do not measure and no contract has; train it with "
+        "joint terms of the driven joints alone"
+    )
 
 
 def texts(graph: Graph, key: str) -> list[str]:

@@ -13,9 +13,10 @@ from robot_runtime.errors import BadInput
 from tests.export.importers.test_berkeley import BHL, bhl_case
 from tests.export.importers.test_custom import COMMON, custom, run
 from tests.export.importers.test_holosoma import HOLO_CONFIG, holosoma_case
+from tests.export.importers.test_mjlab import mjlab_case
 from tests.export.importers.test_rl_sar import BASE, SAR, sar_case
 from tests.export.importers.test_unitree import DEPLOY, GYM, REAL, deploy_case, terms
-from tests.helpers.foreign import LEGS, VELOCITY, Case, Network
+from tests.helpers.foreign import LEGS, VELOCITY, Case, Network, robot_xml
 
 GYM_SCALES = {"ang_vel_scale": "0.25", "dof_pos_scale": "1.0", "dof_vel_scale": "0.05"}
 POSE = "[0.1, 0.4, -0.1, 0.4]"
@@ -55,6 +56,11 @@ def bhl(folder: Path, *without: str) -> Case:
     return case
 
 
+def mjlab(folder: Path, *without: str) -> Case:
+    changes: dict[str, Any] = dict.fromkeys(without)
+    return mjlab_case(folder, **changes)
+
+
 @pytest.mark.parametrize(
     ("make", "keys", "answers"),
     [
@@ -86,6 +92,9 @@ def bhl(folder: Path, *without: str) -> Case:
         (sar, ("action_scale",), {"action.joints_0.scale": "[0.125, 0.25, 0.125, 0.25]"}),
         (sar, ("ang_vel_scale",), {"observation.ang_vel.scale": "0.25"}),
         (sar, ("commands_scale",), {"observation.commands.scale": "[2.0, 2.0, 0.25]"}),
+        (mjlab, ("joint_stiffness",), {"joints.kp": "[40.179, 99.098, 40.179, 99.098]"}),
+        (mjlab, ("default_joint_pos",), {"joints.default_pos": POSE}),
+        (mjlab, ("action_scale",), {"action.scale": "[0.548, 0.351, 0.548, 0.351]"}),
         (bhl, ("policy_dt",), {"timing.control_dt": "0.04"}),
         (bhl, ("physics_dt",), {"timing.pd_dt": "0.0005"}),
         (bhl, ("action_limit_lower",), {"action.raw_clip": "[-0.5, 0.6]"}),
@@ -143,6 +152,18 @@ def test_holosoma_takes_its_config_from_among_other_files(tmp_path: Path) -> Non
     assert any("a.yaml: not read" in note for note in imported.notes)
     case.write("b.yaml", yaml.safe_dump({"task": {"policy_action_scale": 0.5}}))
     with pytest.raises(BadInput, match=r"several inference configs .*b.yaml; give one"):
+        case.run()
+
+
+def test_mjlab_terms_without_clips_are_said(tmp_path: Path) -> None:
+    notes = mjlab_case(tmp_path, observation_terms_clip=None).run().notes
+    assert any("says nothing of its terms' clips" in note for note in notes)
+
+
+def test_mjlab_joints_without_a_motor_are_named(tmp_path: Path) -> None:
+    case = mjlab_case(tmp_path, joint_names=",".join([*LEGS, "toe"]))
+    case.robot(robot_xml([*LEGS, "toe"], LEGS))
+    with pytest.raises(BadInput, match=r"4 numbers for 5 joint names; toe of them no actuator of"):
         case.run()
 
 

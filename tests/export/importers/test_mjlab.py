@@ -99,9 +99,9 @@ def test_mjlab_files_from_before_the_terms_fields_ask_for_the_scale(tmp_path: Pa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"joint_damping": None}, r"metadata 'joint_damping' is missing; there are run_path"),
+        ({"joint_names": None}, r"metadata 'joint_names' is missing; there are run_path"),
         ({"joint_damping": "1,2,x,4"}, r"joint_damping: expected a number, found 'x'"),
-        ({"joint_stiffness": "1,2"}, r"'joint_stiffness' has 2 numbers for 4 joint names: are"),
+        ({"joint_stiffness": "1,2"}, r"'joint_stiffness' has 2 numbers for 4 joint names$"),
         ({"joint_damping": "0,6,nan,6"}, r"joint_damping: expected a finite number"),
         ({"observation_terms_clip": "-1;1"}, r"has 1 entries for 6 terms"),
         ({"observation_names": "a,b,c,d,e,f"}, r"observation.a.source"),
