@@ -9,9 +9,9 @@ and then, as a policy in training does), in turns, in one process and on one thr
 another program on the machine slows all of them, though not alike: what is not physics, most at few
 robots, suffers more from caches that others fill, so the gates are for a quiet machine. Figures are
 CPU microseconds per control step of one robot, the least of the rounds. `raw` is
-`mujoco.batch.Batch` stepping the same model with the same targets and nothing else. The opponent is
-`tests/helpers/plain_quadruped.py` in `gymnasium.vector`; the tests hold that it gives the same
-observations and rewards.
+`mujoco.batch.Batch` stepping as many of the same model with the same targets and nothing else. The
+opponent is `tests/helpers/plain_quadruped.py` in `gymnasium.vector`; the tests hold that it gives
+the same observations and rewards.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main() -> int:
         **{f"cpu_us_{name}": value for name, value in cpu.items()},
         "cpu_sync_over_ours": cpu["sync"] / cpu["ours"],
         "cpu_ours_over_raw": cpu["ours"] / cpu["raw"],
-        **{f"cpu_ours_over_raw_{n}": cpu[f"ours_{n}"] / cpu["raw"] for n in FEWER},
+        **{f"cpu_ours_over_raw_{n}": cpu[f"ours_{n}"] / cpu[f"raw_{n}"] for n in FEWER},
         **{f"wall_us_{name}": value for name, value in wall.items()},
         "wall_sync_over_ours": wall["sync"] / wall["ours"],
         "wall_async_over_ours": wall["async"] / wall["ours"],
@@ -132,10 +132,11 @@ def _plain(num_envs: int, *, processes: bool) -> Contestant:
 
 def _cpu_times(steps: int, rounds: int) -> dict[str, float]:
     """CPU microseconds per control step of one robot, the least of the rounds."""
+    pairs = (("ours", _ours), ("raw", _raw))
     contestants = {
         "ours": _ours(NUM_ENVS, 1),
         "raw": _raw(NUM_ENVS, 1),
-        **{f"ours_{n}": _ours(n, 1) for n in FEWER},
+        **{f"{who}_{n}": make(n, 1) for n in FEWER for who, make in pairs},
         "sync": _plain(NUM_PLAIN, processes=False),
     }
     best = dict.fromkeys(contestants, math.inf)

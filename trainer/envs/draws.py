@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from trainer.envs.config import RobotEnvConfig
 from trainer.envs.moment import FloatArray
 from trainer.envs.physics import PhysicsParams
-from trainer.envs.random import Stream, UInt64Array, row_keys, uniform
+from trainer.envs.random import DrawsAhead, Stream, UInt64Array, row_keys, uniform
 from trainer.tasks.commands import draw_commands, draw_steps, num_command_draws
 from trainer.tasks.randomization import draw_robots, draw_starts, num_robot_draws, num_start_draws
 
@@ -96,7 +96,10 @@ class EpisodeDraws:
         self._command_range = self._full_range
         self._push_speed = config.randomization.push_speed
         self.seed = seed
-        self._number = np.zeros(len(self._friction), dtype=np.int64)
+        count = len(self._friction)
+        self._commands = DrawsAhead(count, Stream.COMMAND, self._command_draws)
+        self._pushes = DrawsAhead(count, Stream.PUSH, 3)
+        self._number = np.zeros(count, dtype=np.int64)
         self._ahead = self._draw(np.arange(len(self._number)), self._number)
 
     def reseed(self, seed: int) -> None:
@@ -132,26 +135,34 @@ class EpisodeDraws:
             self._number = coming
         return EpisodeDraw(**{name: getattr(self._ahead, name)[rows] for name in _FIELDS})
 
-    def command(self, key: UInt64Array, step: IntArray) -> tuple[FloatArray, IntArray]:
+    def command(
+        self, rows: IntArray, key: UInt64Array, step: IntArray
+    ) -> tuple[FloatArray, IntArray]:
         """Draw the commands that begin at a step, and the steps at which they end.
 
         Args:
-            key: Keys of the rows' episodes, shape (k,).
-            step: Control steps since they began, shape (k,).
+            rows: Row numbers, shape (k,).
+            key: Keys of every row's episode, shape (n,).
+            step: When every row's next command begins, shape (n,).
         """
-        u = uniform(key, Stream.COMMAND, step, self._command_draws).numpy()
-        return self._command(u, step)
+        return self._command(self._commands.draw(rows, key, step), step[rows])
 
-    def push(self, key: UInt64Array, step: IntArray) -> tuple[FloatArray, IntArray]:
+    def push(self, rows: IntArray, key: UInt64Array, step: IntArray) -> tuple[FloatArray, IntArray]:
         """Draw the pushes that happen at a step, and the steps of the next ones.
+
+        Args:
+            rows: Row numbers, shape (k,).
+            key: Keys of every row's episode, shape (n,).
+            step: When every row is pushed next, shape (n,).
 
         Returns:
             Change of the base velocity, world frame, [m/s], shape (k, 3), and steps, shape (k,).
         """
-        u = uniform(key, Stream.PUSH, step + 1, 3).numpy()
-        velocity = np.zeros((len(key), 3), dtype=np.float32)
+        u = self._pushes.draw(rows, key, step + 1)
+        velocity = np.zeros((len(rows), 3), dtype=np.float32)
         velocity[:, :2] = self._push_speed * (2.0 * u[:, :2] - 1.0)
-        return velocity, step + self._steps(u[:, 2], self._config.randomization.push_interval_s)
+        interval = self._config.randomization.push_interval_s
+        return velocity, step[rows] + self._steps(u[:, 2], interval)
 
     def _draw(self, rows: IntArray, number: IntArray) -> EpisodeDraw:
         config, contract = self._config.randomization, self._config.contract

@@ -77,6 +77,48 @@ def uniform(
     return torch.from_numpy(out.reshape(len(keys), 2 * words)[:, :size])
 
 
+class DrawsAhead:
+    """`uniform` for each row's next event, drawn for all rows when one of them is missing.
+
+    Events of a stream come seldom to a row and to some row in most steps, and a draw for one row
+    costs nearly as much as for hundreds.
+    """
+
+    def __init__(self, num_rows: int, stream: Stream, size: int) -> None:
+        """Draw nothing yet.
+
+        Args:
+            num_rows: Number of rows.
+            stream: What the draws are for.
+            size: Numbers per draw.
+        """
+        self._stream, self._size = stream, size
+        self._key = np.zeros(num_rows, dtype=np.uint64)
+        self._counter = np.full(num_rows, -1, dtype=np.int64)
+        self._drawn = np.zeros((num_rows, size), dtype=np.float32)
+
+    def draw(
+        self, rows: NDArray[np.int64], key: UInt64Array, counter: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Return what `uniform` gives for some rows.
+
+        Args:
+            rows: Row numbers, shape (k,).
+            key: Keys of all rows, shape (num_rows,).
+            counter: Number of the next draw of all rows, at least 0, shape (num_rows,).
+
+        Returns:
+            float32, shape (k, size).
+        """
+        stale = (self._counter != counter) | (self._key != key)
+        if stale[rows].any():
+            missing = np.flatnonzero(stale)
+            self._key[missing], self._counter[missing] = key[missing], counter[missing]
+            drawn = uniform(key[missing], self._stream, counter[missing], self._size)
+            self._drawn[missing] = drawn.numpy()
+        return self._drawn[rows]
+
+
 def _mix(words: UInt64Array) -> UInt64Array:
     """The finalizer of SplitMix64 (Stafford's variant 13); arithmetic wraps modulo 2**64."""
     words = words ^ (words >> np.uint64(30))

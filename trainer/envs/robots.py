@@ -89,7 +89,8 @@ class Robots:
         step, push_at = self.episodes.step.numpy(), self.episodes.push_at.numpy()
         rows = np.flatnonzero(push_at <= step)
         if len(rows):
-            velocity_w, push_at[rows] = self.draws.push(self.key[rows], step[rows])
+            coming = np.maximum(push_at, step)
+            velocity_w, push_at[rows] = self.draws.push(rows, self.key, coming)
             self.physics.push_rows(rows, torch.from_numpy(velocity_w))
 
     def advance(self) -> None:
@@ -118,7 +119,8 @@ class Robots:
         )
         rows = np.flatnonzero(end <= step)
         if len(rows) and not self._commands_given:
-            asked[rows], end[rows] = self.draws.command(self.key[rows], step[rows])
+            coming = np.maximum(end, step)
+            asked[rows], end[rows] = self.draws.command(rows, self.key, coming)
         episodes.command = torch.from_numpy(self._shaper(asked, episodes.command.numpy()))
 
     def give_commands(self, command: Tensor) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from trainer.envs.random import Stream, row_keys, uniform
+from trainer.envs.random import DrawsAhead, Stream, row_keys, uniform
 
 
 def _splitmix64(seed: int, count: int) -> list[int]:
@@ -86,3 +86,23 @@ def test_draws_are_uniform_and_uncorrelated() -> None:
     for shifted in (centred.roll(1, 0), centred.roll(1, 1), centred.roll(1, 2)):
         correlation = float((centred * shifted).mean()) * 12.0
         assert abs(correlation) < 5.0 / n**0.5
+
+
+def test_draws_ahead_are_those_drawn_when_they_are_due() -> None:
+    """Whatever else was drawn before: other rows, other episodes, other times than expected."""
+    chance = np.random.default_rng(0)
+    ahead = DrawsAhead(8, Stream.PUSH, 3)
+    key = row_keys(3, np.arange(8), np.zeros(8, dtype=np.int64))
+    counter = np.zeros(8, dtype=np.int64)
+    for _ in range(50):
+        rows = np.flatnonzero(chance.uniform(size=8) < 0.4)
+        want = uniform(key[rows], Stream.PUSH, counter[rows], 3).numpy()
+        got = ahead.draw(rows, key, counter)
+        np.testing.assert_array_equal(got, want)
+        # What is given out is a copy.
+        got[:] = -1.0
+        np.testing.assert_array_equal(ahead.draw(rows, key, counter), want)
+        counter[rows] += chance.integers(1, 9, len(rows))
+        other = chance.uniform(size=8) < 0.1
+        key[other] += np.uint64(1)
+        counter[chance.uniform(size=8) < 0.1] += 1
