@@ -57,6 +57,8 @@ def main(argv: list[str]) -> int:
             print("# stated by no source; keep, correct and pass with --user:")
             for question in missing.questions:
                 print(question.line())
+            for note in missing.notes:
+                print(f"# note: {note}")
             sys.stdout.flush()
         raise
     if arguments.json:

@@ -45,9 +45,15 @@ class Question:
 class MissingFieldsError(BadInput):
     """Fields that no source states, all of them at once."""
 
-    def __init__(self, questions: Iterable[Question]) -> None:
-        """Say every field's name, what it is and its likely values."""
+    def __init__(self, questions: Iterable[Question], notes: Iterable[str] = ()) -> None:
+        """Say every field's name, what it is and its likely values.
+
+        Args:
+            questions: The fields.
+            notes: What the user should know so far: keys that were not read may be answers.
+        """
         self.questions = tuple(questions)
+        self.notes = tuple(notes)
         parts = [
             f"{q.path} ({q.meaning}{'; likely ' + ' or '.join(q.likely) if q.likely else ''})"
             for q in self.questions
@@ -150,7 +156,7 @@ class Sheet:
         """
         still_open = [q for q in self._questions.values() if q.path not in self.values]
         if still_open:
-            raise MissingFieldsError(still_open)
+            raise MissingFieldsError(still_open, self.notes)
 
     def contradictions(self) -> None:
         """Note where what was only heard differs from what counts."""

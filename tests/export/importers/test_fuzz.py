@@ -384,7 +384,7 @@ def test_missing_things_through_the_command_line(
 def test_models_that_are_wrong(tmp_path: Path) -> None:
     case = deploy_case(tmp_path, terms(1), {"obs": 21})
     for content, message in (
-        ("<mujoco><worldbody><body/></worldbody></mujoco>", "actuators of scene.xml are 0"),
+        ("<mujoco><worldbody><body/></worldbody></mujoco>", "no joint that the model drives"),
         ("<mujoco><worldbody/></mujoco>", "the model has no body"),
         ("<mujoco", "MuJoCo cannot read it"),
         ('<mujoco><option><flag sensornoise="enable"/></option></mujoco>', "MuJoCo cannot read"),

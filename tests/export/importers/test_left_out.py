@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from export.importers.sheet import MissingFieldsError
+from robot_runtime.cli import main
 from robot_runtime.errors import BadInput
 from tests.export.importers.test_berkeley import BHL, bhl_case
 from tests.export.importers.test_custom import COMMON, custom, run
@@ -176,6 +177,18 @@ def test_of_a_term_that_nobody_knows_only_the_source_is_asked(tmp_path: Path, ma
     with pytest.raises(MissingFieldsError) as missing:
         case.run()
     assert [question.path for question in missing.value.questions] == ["observation.gyro.source"]
+
+
+def test_a_renamed_key_is_shown_beside_the_question_that_it_may_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = lab(tmp_path)
+    path = tmp_path / "params/deploy.yaml"
+    path.write_text(path.read_text().replace("stiffness:", "joint_stiffness:"))
+    assert main(case.argv()) == 2
+    shown = capsys.readouterr().out
+    assert yaml.safe_load(shown) == {"joints.kp": "..."}
+    assert "# note: deploy.yaml: not read, as the stack has no such keys: joint_stiff" in shown
 
 
 def test_fewer_actions_than_joints_ask_which(tmp_path: Path) -> None:
