@@ -309,8 +309,9 @@ def read_archive(path: Path) -> dict[str, Any]:
     try:
         # The index of the archive is its end, so that this sees most truncations. What is no
         # archive at all, a bare pickle say, is not even looked into.
-        if not zipfile.is_zipfile(path):
-            raise BadInput(f"'{path}' is not a checkpoint, or it is truncated")
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise BadInput(f"'{path}' is not a checkpoint, or it is truncated")
         with torch.serialization.safe_globals(_plain_numpy()):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:

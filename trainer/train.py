@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from robot_runtime.errors import BadInput
-from robot_runtime.files import atomic_write
+from robot_runtime.files import atomic_write, check_output
 from trainer.action_metrics import ActionMetrics
 from trainer.agent import make_agent
 from trainer.checkpoint import (
@@ -119,10 +119,12 @@ def train(
 
     Raises:
         BadInput: The checkpoint does not fit, or has no iterations left to do, or there is nothing
-            to evaluate in.
+            to evaluate in, or no checkpoint can be written.
         MissingExtra: The package of a logger is not installed.
         Refused: The environment breaks its interface.
     """
+    if peers.first:
+        check_output(checkpoint_path(folder, config.iterations), "a checkpoint", ".pt")
     torch.set_num_threads(config.torch_threads)
     torch.manual_seed(peers.seed(config.seed))
     run = Run(name, task, config, resume, eval_env, peers, initial)

@@ -1,5 +1,6 @@
 """Checkpoints: whole, self-describing, and refused in one line when they are not what they seem."""
 
+import errno
 import os
 import pickle
 import resource
@@ -21,6 +22,7 @@ from trainer.checkpoint import (
     checkpoint_path,
     find_checkpoint,
     load_checkpoint,
+    read_archive,
     save_checkpoint,
     trace_from_arrays,
     trace_to_arrays,
@@ -242,3 +244,17 @@ def test_a_task_without_a_robot_has_neither_contract_nor_trace(tmp_path: Path) -
     checkpoint = load_checkpoint(result.checkpoint)
     assert checkpoint.contract is None
     assert checkpoint.trace is None
+
+
+def test_a_file_that_may_not_be_read_is_not_called_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whoever runs the tests may read everything, perhaps.
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    path = tmp_path / "file.pt"
+    path.touch()
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(BadInput, match=r"cannot read checkpoint '.*file\.pt': Permission denied"):
+        read_archive(path)

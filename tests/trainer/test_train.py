@@ -358,3 +358,10 @@ def test_a_task_that_is_none_is_refused() -> None:
 
     with pytest.raises(BadInput, match="a task must return a TaskRun, got NoneType"):
         recipe_of(no_task)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_run_that_could_keep_no_checkpoint_does_not_begin(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").touch()  # For root, too, no folder that can be written.
+    with pytest.raises(BadInput, match=r"cannot write into folder '.*checkpoints'"):
+        run(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
