@@ -86,7 +86,8 @@ class Foreign:
         if found:
             raise BadInput(
                 f"several networks: {shorten([str(p) for p in found])}; give one; of two that run "
-                "one after the other (an encoder and an actor), make one first"
+                "one after the other (an encoder and an actor), make one first, "
+                "onnx.compose.merge_models joins two"
             )
         hint = f" ('{named}')" if named else ""
         raise BadInput(f"no network among the files: give the {' or '.join(NETWORKS)} file{hint}")

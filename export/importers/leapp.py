@@ -21,7 +21,16 @@ from onnx import helper
 
 from export.importers.foreign import Foreign
 from export.importers.graph import Graph, OnnxReference, make_graph, original_of, read_onnx
-from export.importers.reading import Table, is_dict, is_list, one_line, read_bytes, shorten, show
+from export.importers.reading import (
+    Table,
+    is_dict,
+    is_list,
+    one_line,
+    parse_json,
+    read_bytes,
+    shorten,
+    show,
+)
 from export.importers.sheet import Sheet
 from export.importers.shorthand import term
 from robot_runtime.errors import BadInput, Refused
@@ -107,7 +116,8 @@ def _node(table: Table) -> tuple[str, Table]:
     if len(models.data) != 1:
         raise BadInput(
             f"{models.name}: {len(models.data)} nodes ({shorten(list(models))}): only pipelines of "
-            "one node can be imported"
+            "one node can be imported; of networks that run one after the other make one first, "
+            "onnx.compose.merge_models joins two"
         )
     (node,) = models
     return node, models.table(node)
@@ -331,7 +341,7 @@ def _state_frame(sheet: Sheet, name: str, connection: str) -> None:
 def _history(sheet: Sheet, table: Table) -> dict[str, Any]:
     shape = table.get("shape")
     if isinstance(shape, str):
-        shape = json.loads(shape) if shape.startswith("[") and len(shape) < 100 else None
+        shape = parse_json(shape[:100], table.where("shape"))
     axes = table.get("element_names")
     place = axes.index(_TEMPORAL)
     if not is_list(shape) or place >= len(shape) or type(shape[place]) is not int:

@@ -241,6 +241,12 @@ def first(content: Any, key: str, **fields: Any) -> None:
         (lambda c: c["pipeline"].update(feedback_flow=3), "expected edges, found 3"),
         (lambda c: c["pipeline"]["configs"].update(frequency=0), "frequency: 0.0 is not positive"),
         (lambda c: c.pop("models"), "'models' is missing"),
+        (
+            lambda c: first(
+                c, "inputs", element_names=["__temporal_axis__", list(ORDER)], shape="[1, x]"
+            ),
+            r"inputs\[0\] shape: not JSON",
+        ),
         (lambda c: c["models"]["walk"].update(inputs=[1]), "expected tensor descriptions"),
     ],
 )
