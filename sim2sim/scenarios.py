@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_runtime.control.teleop import DEMO, VELOCITY
+from robot_runtime.policy.command import clip_command
 from robot_runtime.policy.contract import PolicyContract
 
 Kind = Literal["nominal", "disturbed", "command"]
@@ -201,23 +202,6 @@ def nominal_schedule(contract: PolicyContract) -> tuple[tuple[Segment, ...], lis
         notes += [f"segment {name!r}: {line}" for line in lines]
         segments.append(Segment(name=name, duration=duration, command=clipped))
     return tuple(segments), notes
-
-
-def clip_command(
-    contract: PolicyContract, command: NDArray[np.float64]
-) -> tuple[tuple[float, ...], list[str]]:
-    """A command within the contract's ranges, and a line for every channel that was clipped."""
-    values: list[float] = []
-    notes: list[str] = []
-    for channel, asked in zip(contract.commands, command.tolist(), strict=True):
-        value = min(max(asked, channel.lower), channel.upper)
-        if value != asked:
-            notes.append(
-                f"{channel.name} {asked:g} is clipped to {value:g}, the contract's range is "
-                f"{channel.lower:g}..{channel.upper:g}"
-            )
-        values.append(value)
-    return tuple(values), notes
 
 
 def schedule_arrays(segments: Sequence[Segment]) -> list[tuple[float, NDArray[np.float64]]]:

@@ -37,6 +37,7 @@ from robot_runtime.drivers import driver_names, load_driver
 from robot_runtime.drivers.options import describe
 from robot_runtime.errors import BadInput, ExitCode
 from robot_runtime.files import check_output
+from robot_runtime.policy.command import clip_command
 from robot_runtime.policy.file import PolicyFile, open_policy
 
 _SIMULATED = frozenset({"mock", "sim"})
@@ -240,6 +241,9 @@ def _commands(policy: PolicyFile, args: argparse.Namespace) -> tuple[CommandSour
         source = Gamepad(contract, text.partition(":")[2] or DEVICE)
     else:
         source = parse_source(contract, text)
+        notes = [note for asked in source.commands for note in clip_command(contract, asked)[1]]
+        for note in dict.fromkeys(notes):
+            print(f"surefoot run: {note}", file=sys.stderr)
     if duration is not None:
         return source, None if math.isinf(duration) else duration
     if isinstance(source, Schedule):

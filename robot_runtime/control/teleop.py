@@ -74,7 +74,9 @@ class Constant:
 
     def __init__(self, values: NDArray[np.float64]) -> None:
         """Take the command, shape ``(num_commands,)``."""
-        self._asked = Asked(values=np.array(values, dtype=np.float64))
+        self.commands = (np.array(values, dtype=np.float64),)
+        """All that it asks for."""
+        self._asked = Asked(values=self.commands[0])
 
     def poll(self, now: float, elapsed: float) -> Asked:
         """The constant."""
@@ -98,7 +100,9 @@ class Schedule:
         """
         if not segments or not all(0.0 < duration < math.inf for duration, _ in segments):
             raise BadInput("a schedule needs at least one segment, each of positive duration")
-        self._asked = [Asked(values=np.array(v, dtype=np.float64)) for _, v in segments]
+        self.commands = tuple(np.array(values, dtype=np.float64) for _, values in segments)
+        """All that it asks for, in order."""
+        self._asked = [Asked(values=values) for values in self.commands]
         self._ends = np.cumsum([duration for duration, _ in segments])
         self.duration = float(self._ends[-1])
         """All segments together, [s]."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from robot_runtime.policy.contract import PolicyContract
 from robot_runtime.policy.state import Array, AsArray, as_float32
@@ -50,3 +51,28 @@ class CommandShaper:
         if not self._limited:
             return command
         return xp.minimum(xp.maximum(command, previous - self._step), previous + self._step)
+
+
+def clip_command(
+    contract: PolicyContract, command: NDArray[np.float64]
+) -> tuple[tuple[float, ...], list[str]]:
+    """Bring one command into the contract's ranges, for people who want to know.
+
+    Args:
+        contract: The contract with the command channels.
+        command: What is asked for, shape ``(num_commands,)``.
+
+    Returns:
+        The command, and a line for every channel that was clipped.
+    """
+    values: list[float] = []
+    notes: list[str] = []
+    for channel, asked in zip(contract.commands, command.tolist(), strict=True):
+        value = min(max(asked, channel.lower), channel.upper)
+        if value != asked:
+            notes.append(
+                f"{channel.name} {asked:g} is clipped to {value:g}, the contract's range is "
+                f"{channel.lower:g}..{channel.upper:g}"
+            )
+        values.append(value)
+    return tuple(values), notes

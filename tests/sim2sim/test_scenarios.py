@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
+from robot_runtime.policy.command import clip_command
 from robot_runtime.policy.spec import CommandChannel
 from sim2sim.scenarios import (
-    clip_command,
     command_scenario,
     disturbed_scenario,
     nominal_scenario,

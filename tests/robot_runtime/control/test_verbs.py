@@ -126,6 +126,14 @@ def test_a_fault_is_said_and_fails(policy: str, capsys: Captured) -> None:
     assert "ended          fault: TILT: base leans 1.57 rad, limit 1.00" in capsys.readouterr().out
 
 
+def test_a_command_beyond_its_range_is_said_once(policy: str, capsys: Captured) -> None:
+    schedule = "0.1: 9,0,0; 0.1: 0,0,0; 0.1: 9,0,0"
+    main(["run", policy, "--robot", "mock", "--command", schedule])
+    highest = SMALL.commands[0].upper
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if "clipped" in one]
+    assert line.startswith(f"surefoot run: lin_vel_x 9 is clipped to {highest:g}, the contract's ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
