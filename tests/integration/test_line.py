@@ -18,6 +18,7 @@ from robot_runtime import cli
 from robot_runtime.errors import ExitCode
 from robot_runtime.policy.file import open_policy
 from tests.helpers.processes import Start
+from trainer.commands import demo
 from trainer.commands.demo import FULL, QUICK, _wait, steps
 
 SMALL = ("--num-envs", "16", "--iterations", "2", "--sim-threads", "1")
@@ -127,17 +128,31 @@ def test_a_demo_in_the_background_is_ended_by_another_signal(
     assert verb.returncode == -signal.SIGTERM
 
 
+def test_a_demo_that_is_refused_says_so_and_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "_call", lambda _: ExitCode.BAD_INPUT)
+    out = tmp_path / "demo"
+    assert cli.main(["demo", "--out", str(out)]) == ExitCode.BAD_INPUT
+    assert "'surefoot train' ended with exit code 2" in capsys.readouterr().err
+    assert not out.exists()
+    out.mkdir()
+    (out / "something").touch()
+    assert cli.main(["demo", "--out", str(out)]) == ExitCode.BAD_INPUT
+    assert f"folder '{out}' is not empty" in capsys.readouterr().err
+
+
 def test_an_interrupted_demo_keeps_what_was_trained(tmp_path: Path, start: Start) -> None:
     """A terminal tells the whole group; training hears of it once and ends in its own way."""
     out = tmp_path / "demo"
     call = [sys.executable, "-m", "robot_runtime.cli", "demo", "--out", str(out)]
-    demo = start(call, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    running = start(call, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     metrics = out / "train" / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_text()):
-        assert demo.poll() is None
+        assert running.poll() is None
         time.sleep(0.1)
-    os.killpg(demo.pid, signal.SIGINT)
-    _, said = demo.communicate(timeout=300)
-    assert demo.returncode == 130
+    os.killpg(running.pid, signal.SIGINT)
+    _, said = running.communicate(timeout=300)
+    assert running.returncode == 130
     assert said.splitlines()[-1] == "surefoot demo: interrupted"
     assert list((out / "train" / "checkpoints").glob("iteration_*.pt"))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from robot_runtime.cli import Parser
 from robot_runtime.errors import BadInput, ExitCode
+from robot_runtime.files import check_output
 
 TASK = "quadruped-flat"
 
@@ -73,12 +74,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed of the training (default: 1)")
     options = parser.parse_args(argv)
     folder = options.out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
-    _make_folder(folder)
+    _check_folder(folder)
     begin = time.monotonic()
     for command in steps(folder, QUICK if options.quick else FULL, options.seed):
         code = _call(command)
         if code != ExitCode.GOOD:
-            print(f"surefoot demo: error: 'surefoot {command[0]}' ended with exit code {code}")
+            said = f"surefoot demo: error: 'surefoot {command[0]}' ended with exit code {code}"
+            print(said, file=sys.stderr)
             return code
     _tell(folder, time.monotonic() - begin)
     return ExitCode.GOOD
@@ -109,10 +111,11 @@ def steps(folder: Path, pace: Pace, seed: int) -> list[list[str]]:
     ]
 
 
-def _make_folder(folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that is used or cannot be; the verbs make it when they write."""
+    check_output(folder / "policy.onnx", "the policy", ".onnx")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        used = any(folder.iterdir())
+        used = folder.exists() and any(folder.iterdir())
     except OSError as error:
         raise BadInput(f"cannot use folder '{folder}': {error.strerror}") from error
     if used:
