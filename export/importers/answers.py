@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from export.importers.assemble import COLUMNS
-from export.importers.reading import is_dict, is_list, parse_yaml_value, read_yaml, show
+from export.importers.reading import as_number, is_dict, is_list, parse_yaml_value, read_yaml, show
 from robot_runtime.errors import BadInput
 
 _NESTED = (
@@ -24,6 +24,16 @@ _NESTED = (
 
 
 _SECTIONS = (*_NESTED, "name", "observation", "motors", "keyframe", "actuators")
+
+
+_NAMES = ("joints.names", "motors", "commands.names")
+"""Answers that importers take for lists of names before the contract is checked."""
+
+_TEXTS = ("name", "keyframe", "actuators", "network.output", "robot.name")
+"""Answers that they take for texts."""
+
+_TIMES = ("timing.control_dt", "phase.period")
+"""Answers that they divide by."""
 
 
 def read_answers(files: tuple[Path, ...], settings: tuple[str, ...]) -> dict[str, tuple[Any, str]]:
@@ -49,7 +59,22 @@ def read_answers(files: tuple[Path, ...], settings: tuple[str, ...]) -> dict[str
     for key in answers:
         if key.partition(".")[0] not in _SECTIONS:
             raise BadInput(f"{key}: no such field; sections are {', '.join(_SECTIONS)}")
+    _check_kinds({key: value for key, (value, _) in answers.items()})
     return answers
+
+
+def _check_kinds(answers: dict[str, Any]) -> None:
+    """Refuse answers of another kind than what reads them first expects."""
+    for key in (key for key in _NAMES if key in answers):
+        value = answers[key]
+        if not is_list(value) or not value or not all(isinstance(name, str) for name in value):
+            raise BadInput(f"{key}: expected different names, found {show(value)}")
+    for key in (key for key in _TEXTS if key in answers):
+        if not isinstance(answers[key], str):
+            raise BadInput(f"{key}: expected a text, found {show(answers[key])}")
+    for key in (key for key in _TIMES if key in answers):
+        if as_number(answers[key], key) <= 0.0:
+            raise BadInput(f"{key}: {show(answers[key])} is not positive")
 
 
 def _flat(key: str, value: Any, where: str) -> dict[str, tuple[Any, str]]:

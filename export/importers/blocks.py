@@ -79,6 +79,8 @@ def _override(blocks: list[dict[str, Any]], path: str, value: Any) -> None:
             term.setdefault("scale", value)
         return
     if head == "history":
+        if not rest and not is_dict(value):
+            raise BadInput(f"observation.{path}: expected a mapping, found {show(value)}")
         for block in chosen:
             block["history"] = {**block["history"], **({rest: value} if rest else value)}
         return

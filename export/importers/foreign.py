@@ -8,7 +8,7 @@ from typing import Any
 
 from export.importers.graph import Graph, open_onnx
 from export.importers.model import ModelFacts
-from export.importers.reading import Table, is_list, read_yaml, shorten, show
+from export.importers.reading import Table, read_yaml, shorten
 from export.importers.sheet import Sheet
 from export.importers.unitree_motors import motor_order
 from robot_runtime.errors import BadInput
@@ -107,14 +107,9 @@ class Foreign:
             file: The file that has only numbers.
             ids: The numbers that it names, in the policy's order.
             in_order: Whether the format says that this is the order of the scene's joints.
-
-        Raises:
-            BadInput: The user's answer is no list of names.
         """
         said: Any = sheet.get("motors")
         if said is not None:
-            if not is_list(said) or not said or not all(isinstance(name, str) for name in said):
-                raise BadInput(f"motors: expected names of joints, found {show(said)}")
             return list(said), "the user's motors"
         model = self.model
         actuators = list(model.actuators)

@@ -67,6 +67,8 @@ def read(foreign: Foreign, sheet: Sheet) -> Graph:
 def _joints(foreign: Foreign, sheet: Sheet, table: Table) -> list[str]:
     """Names through the motors; gains from the motors' order into the policy's."""
     ids = table.indices("joint_ids_map")
+    if not ids:
+        raise BadInput(f"{table.where('joint_ids_map')}: names no motor")
     motors, where = foreign.motors(sheet, table.name, ids)
     if not motors or max(ids) >= len(motors):
         raise BadInput(
@@ -235,8 +237,10 @@ def _flag_rounding(sheet: Sheet, table: Table) -> None:
     """Say that the numbers are rounded, unless one of them cannot be."""
     keys = [key for key in ("stiffness", "damping", "default_joint_pos") if key in table]
     numbers = [number for key in keys for number in table.numbers(key)]
-    for term_ in sheet.get("action.terms", []):
-        numbers += [v for v in term_.get("scale", []) if isinstance(v, float)]
+    actions = table.table("actions")
+    for each in (actions.table(name) for name in actions):
+        scale = each.data.get("scale")
+        numbers += [v for v in (scale if is_list(scale) else [scale]) if isinstance(v, float)]
     if all(float(f"{value:.3g}") == value for value in numbers):
         sheet.note(
             f"{table.name}: no number has more than three digits: this format rounds (a scale of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 
 from export.importers.sheet import MissingFieldsError
 from robot_runtime.cli import main
-from robot_runtime.errors import BadInput
+from robot_runtime.errors import BadInput, SurefootError
 from tests.export.importers.test_berkeley import BHL, bhl_case
 from tests.export.importers.test_custom import COMMON, custom, run
 from tests.export.importers.test_holosoma import HOLO_CONFIG, holosoma_case
@@ -189,6 +190,42 @@ def test_a_renamed_key_is_shown_beside_the_question_that_it_may_answer(
     shown = capsys.readouterr().out
     assert yaml.safe_load(shown) == {"joints.kp": "..."}
     assert "# note: deploy.yaml: not read, as the stack has no such keys: joint_stiff" in shown
+
+
+JUNK = (
+    None,
+    0,
+    3,
+    True,
+    [],
+    {},
+    [1, 2],
+    {"a": 1},
+    [[1]],
+    float("nan"),
+    [None] * 4,
+    ["a"] * 4,
+    10**30,
+)
+PATHS = (
+    *("name", "motors", "keyframe", "actuators", "robot.name", "network.output"),
+    *("joints.names", "joints.kp", "joints.others", "joints.default_pos", "timing.control_dt"),
+    *("action.terms", "action.scale", "action.hold", "action.filter", "action.raw_clip"),
+    *("action.joints", "commands.lin_vel_x", "commands.names", "phase.period", "observation"),
+    *("observation.history", "observation.joint_pos_rel.scale", "observation.joint_pos_rel.lag"),
+)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_answer_of_a_wrong_kind_is_refused_or_taken(tmp_path: Path, path: str) -> None:
+    """Never an internal error, whichever importer reads it first."""
+    user = tmp_path / "user.yaml"
+    made = [sar(tmp_path / "sar"), lab(tmp_path / "lab"), gym(tmp_path / "gym", real=REAL)]
+    for value in JUNK:
+        user.write_text(yaml.safe_dump({path: value}))
+        for case in made:
+            with contextlib.suppress(SurefootError):
+                case.run(user=(user,))
 
 
 def test_fewer_actions_than_joints_ask_which(tmp_path: Path) -> None:

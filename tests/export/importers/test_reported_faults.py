@@ -154,7 +154,7 @@ def test_a_joint_without_a_motor_among_the_names_is_said(tmp_path: Path) -> None
     }
     network = Network(inputs={"obs": 3}, actions=4, metadata=metadata)
     case.files.append(network.save(tmp_path / "policy.onnx"))
-    with pytest.raises(BadInput, match="has 4 numbers for 5 joint names: are joints without"):
+    with pytest.raises(BadInput, match="has 4 numbers for 5 joint names; tail of them no actuator"):
         case.run()
 
 

@@ -492,7 +492,7 @@ def test_an_unknown_robots_motors_are_asked_for_where_only_the_model_tells(
 def test_motors_are_names(tmp_path: Path, motors: str) -> None:
     case = deploy_case(tmp_path, terms(1), {"obs": 21})
     case.settings[1] = f"motors={motors}"
-    with pytest.raises(BadInput, match="motors: expected names of joints"):
+    with pytest.raises(BadInput, match="motors: expected different names"):
         case.run()
 
 
@@ -527,6 +527,7 @@ def test_rounded_numbers_are_flagged_unless_one_is_not_rounded(tmp_path: Path) -
         ("step_dt: 0.02", "step_dt: [0.02]", r"deploy.yaml step_dt: expected a finite number"),
         ("step_dt: 0.02", "step_dt: .nan", r"step_dt: expected a finite number, found nan"),
         ("- 101.0", "- .inf", r"stiffness\[0\]: expected a finite number, found inf"),
+        ("joint_ids_map:\n- 2\n- 0\n- 3\n- 1\n", "joint_ids_map: []\n", r"map: names no motor"),
         ("joint_ids_map:", "ids:", r"'joint_ids_map' is missing; there are ids"),
         ("- 101.0", "- -3.0", r"kp = -3.0 is negative"),
         ("builtins.slice", "os.system", r"joint_ids: expected joints.*os.system"),
