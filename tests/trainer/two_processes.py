@@ -205,6 +205,16 @@ def lost_rewards(peers: Peers) -> dict[str, Any]:
     return {"tensors": tensors, "metrics": metrics}
 
 
+def _three_iterations(run: Run) -> list[dict[str, Any]]:
+    """What all processes must share, after each iteration."""
+    tensors: list[dict[str, Any]] = []
+    for _ in range(3):
+        run.step()
+        seen = shared_tensors(run.agent, run.extensions)
+        tensors.append({name: value.detach().clone() for name, value in seen.items()})
+    return tensors
+
+
 def novelty(peers: Peers) -> dict[str, Any]:
     """Train with a reward that learns by itself, in shards of different sizes."""
     size = (5, 3)[peers.rank]
@@ -212,12 +222,7 @@ def novelty(peers: Peers) -> dict[str, Any]:
     config = replace(config, iterations=3, rnd=RndConfig(weight=0.5, minibatches=3))
     task = TaskRun(env=Points(size, 5 * peers.rank), train=config)
     run = Run("points", task, config, peers=peers)
-    tensors = []
-    for _ in range(3):
-        run.step()
-        seen = shared_tensors(run.agent, run.extensions)
-        tensors.append({name: value.detach().clone() for name, value in seen.items()})
-    return {"tensors": tensors}
+    return {"tensors": _three_iterations(run)}
 
 
 def style(folder: Path, peers: Peers) -> dict[str, Any]:
@@ -231,12 +236,7 @@ def style(folder: Path, peers: Peers) -> dict[str, Any]:
     config = replace(CASES["plain"].config(size), iterations=3, amp=amp, compare_every=1)
     task = TaskRun(env=PlaneEnv(size, seed=peers.rank), train=config)
     run = Run("plane", task, config, peers=peers)
-    tensors = []
-    for _ in range(3):
-        run.step()
-        seen = shared_tensors(run.agent, run.extensions)
-        tensors.append({name: value.detach().clone() for name, value in seen.items()})
-    return {"tensors": tensors}
+    return {"tensors": _three_iterations(run)}
 
 
 def drifted(peers: Peers) -> dict[str, str]:

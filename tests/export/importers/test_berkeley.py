@@ -45,22 +45,28 @@ def bhl_case(folder: Path, **changes: Any) -> Case:
     return case
 
 
-def test_berkeley_humanoid_lite(tmp_path: Path) -> None:
-    case = bhl_case(tmp_path)
-    names, pose = BHL["joints"], np.array(BHL["default_joint_positions"])
+def golden(folder: Path, names: list[str], pose: Any) -> Path:
+    """What its simulator does with joints in an order and at a default pose."""
 
     def observe(step: Step) -> Any:
         q, last = step.pos(names) - pose, np.clip(step.last, -0.5, 0.6)
         return np.concatenate([step.cmd, step.gyro, step.gravity, q, step.vel(names), last])
 
-    case.golden = record(
-        tmp_path / "golden.npz",
+    return record(
+        folder / "golden.npz",
         observe,
         Network(inputs={"obs": 21}, actions=4),
         lambda a: pose + 0.25 * np.clip(a, -0.5, 0.6),
         actions=4,
         order=names,
     )
+
+
+def test_berkeley_humanoid_lite(tmp_path: Path) -> None:
+    case = bhl_case(tmp_path)
+    names, pose = BHL["joints"], np.array(BHL["default_joint_positions"])
+
+    case.golden = golden(tmp_path, names, pose)
     imported = case.run()
     contract = imported.policy.contract
     assert (contract.timing.control_dt, contract.timing.pd_dt) == (0.04, 0.0005)
@@ -121,18 +127,7 @@ def test_berkeley_humanoid_lite_with_actions_in_another_order(tmp_path: Path) ->
     names = BHL["joints"][::-1]
     pose = np.array(BHL["default_joint_positions"])[::-1]
 
-    def observe(step: Step) -> Any:
-        q, last = step.pos(names) - pose, np.clip(step.last, -0.5, 0.6)
-        return np.concatenate([step.cmd, step.gyro, step.gravity, q, step.vel(names), last])
-
-    case.golden = record(
-        tmp_path / "golden.npz",
-        observe,
-        Network(inputs={"obs": 21}, actions=4),
-        lambda a: pose + 0.25 * np.clip(a, -0.5, 0.6),
-        actions=4,
-        order=names,
-    )
+    case.golden = golden(tmp_path, names, pose)
     assert case.run().policy.contract.action_joints == tuple(names)
 
 
